@@ -1,0 +1,80 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// ErrGone is what [Backend.Adopt] answers for a sandbox whose init isn't alive any more.
+var ErrGone = errors.New("sandbox is gone")
+
+// Backend makes sandboxes of one kind.
+//
+// Life: the edge first calls Adopt (alive when it was last seen) or Clean (half-made or dead) for everything it has a
+// record of, then Warm where the backend is a [Warmer], then Start at will. All methods may run concurrently, for
+// different ids; for one id the edge calls one method at a time.
+type Backend interface {
+	Name() string
+	// Start makes a sandbox and returns when an exec in it would be answered. When it fails, or ctx ends first, the
+	// edge calls Clean with what was last persisted.
+	Start(ctx context.Context, p BoxParams) (Box, error)
+	// Adopt takes over a living sandbox from the state that was last persisted, or answers ErrGone.
+	Adopt(ctx context.Context, id string, state json.RawMessage) (Box, error)
+	// Clean ends and removes whatever is left of a sandbox; nothing being left is success. The state may be nil.
+	Clean(ctx context.Context, id string, state json.RawMessage) error
+	// Close gives back what the backend holds in this process. Sandboxes go on.
+	Close(ctx context.Context) error
+}
+
+// Warmer is a Backend that makes things ahead. The edge calls Warm once, after all adoptions, so that nothing that an
+// adopted sandbox holds (its id range) is given out before.
+type Warmer interface{ Warm() }
+
+// BoxParams says what to make.
+type BoxParams struct {
+	ID      string
+	Project string
+	Spec    api.Spec // effective and valid
+	Env     []string // "K=V": the image's and the spec's
+	// Persist stores the backend's state in the sandbox's record. Call it with what was reserved before anything exists
+	// in the kernel, and with the process's identity before Start returns.
+	Persist func(state json.RawMessage) error
+}
+
+// Box is a living sandbox.
+type Box interface {
+	State() json.RawMessage
+	Done() <-chan struct{} // closed when its init has died
+	// Open opens a stream to the sandbox's aether. An error means that nothing was sent.
+	Open(ctx context.Context, o aether.Open) (*aether.Stream, error)
+	// Stop kills all of it, waits, and removes what it had in the kernel and on disk. A repeat is success.
+	Stop(ctx context.Context) error
+	Metered
+}
+
+// Metered is the part of a [Box] that limits and measures.
+type Metered interface {
+	SetLimits(ctx context.Context, r api.Resources) error
+	Usage() (Usage, error)
+}
+
+// Usage is what a sandbox uses now, and has used.
+type Usage struct {
+	MemoryBytes int64 `json:"memory_bytes"`
+	CPUNanos    int64 `json:"cpu_ns"`
+	PIDs        int64 `json:"pids"`
+	OOMKills    int64 `json:"oom_kills"`
+}
+
+// ImageConfig is what an image says about its sandboxes.
+type ImageConfig struct {
+	Env      []string
+	User     string
+	Workdir  string
+	Hostname string
+	Digest   string
+}
