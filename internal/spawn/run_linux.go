@@ -1,0 +1,152 @@
+package spawn
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	sysClone3 = 435
+
+	cloneVM           = syscall.CLONE_VM
+	cloneVfork        = syscall.CLONE_VFORK
+	cloneParentSetTID = syscall.CLONE_PARENT_SETTID
+	cloneClearSighand = 1 << 32
+	cloneIntoCgroup   = 1 << 33
+)
+
+// cloneArgs is the kernel's struct clone_args up to Linux 5.7.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// Attr says how the outer child is made.
+type Attr struct {
+	Flags  uint64 // added to CLONE_VM|CLONE_VFORK|CLONE_CLEAR_SIGHAND|CLONE_PARENT_SETTID
+	Cgroup int    // directory descriptor of the v2 group the child is born in (CLONE_INTO_CGROUP); -1: none
+	Watch  *Watch // nil: nobody ends a child that doesn't come to its exec or exit
+
+	holdP bool // a test's: keep the scheduler's P, to show why it has to be released
+}
+
+// Outcome is what a run left behind. PID is a zombie, or the program that the script exec'd: either way the caller waits
+// for it ([Wait]).
+type Outcome struct {
+	PID      int
+	ChildTID int      // of the last Clone; 0: the outer child didn't get that far
+	Failed   *Failure // the first step that failed and wasn't to be ignored, in either script; nil: none
+}
+
+// Failure tells which step ended a script early.
+type Failure struct {
+	Script int // 0: the script that was run, 1: its child's, 2: that one's child's
+	Index  int
+	NR     uintptr // system call number
+	Name   string  // from [Step.As]
+	Errno  syscall.Errno
+}
+
+// Error names the step and what the kernel said.
+func (f *Failure) Error() string {
+	if f.Name != "" {
+		return fmt.Sprintf("%s (step %d.%d, system call %d): %v", f.Name, f.Script, f.Index, f.NR, f.Errno)
+	}
+	return fmt.Sprintf("step %d.%d, system call %d: %v", f.Script, f.Index, f.NR, f.Errno)
+}
+
+// Unwrap is the errno.
+func (f *Failure) Unwrap() error { return f.Errno }
+
+// Run makes a child that executes s and returns when the child has exec'd or exited. An error means that no child was
+// made. The caller's goroutine is blocked meanwhile, the scheduler is not.
+//
+//go:norace
+func Run(a Attr, s *Script) (Outcome, error) {
+	if s.n == 0 {
+		s.Exit()
+	}
+	b := s.blockOf()
+	b.clone = cloneArgs{
+		flags:      a.Flags | cloneVM | cloneVfork | cloneParentSetTID | cloneClearSighand,
+		parentTID:  uint64(uintptr(unsafe.Pointer(&b.outerTID))),
+		exitSignal: uint64(syscall.SIGCHLD),
+	}
+	if a.Cgroup >= 0 {
+		b.clone.flags |= cloneIntoCgroup
+		b.clone.cgroup = uint64(a.Cgroup)
+	}
+	b.failStep, b.failErr = 0, 0
+	atomic.StoreInt32(&b.outerTID, 0)
+	atomic.StoreInt32(&b.childTID, 0)
+	s.watch.start(a.Watch, b)
+	var r uintptr
+	if a.holdP {
+		r = vforkScript(&b.clone, s.step(0), &b.failStep)
+	} else {
+		r = released(&b.clone, s.step(0), &b.failStep)
+	}
+	s.watch.stop()
+	runtime.KeepAlive(s)
+	if e := errnoOf(r); e != 0 {
+		return Outcome{}, fmt.Errorf("clone3: %w", e)
+	}
+	out := Outcome{PID: int(r), ChildTID: int(atomic.LoadInt32(&b.childTID))}
+	if b.failErr != 0 {
+		out.Failed = s.failure(b)
+	}
+	return out, nil
+}
+
+// failure finds the failed step by its address.
+func (s *Script) failure(b *block) *Failure {
+	for depth := 0; s != nil; depth, s = depth+1, s.child {
+		for i := range s.n {
+			if st := s.step(i); uintptr(unsafe.Pointer(st)) == b.failStep {
+				return &Failure{Script: depth, Index: i, NR: st.nr, Name: st.name, Errno: errnoOf(b.failErr)}
+			}
+		}
+	}
+	return &Failure{Script: -1, Errno: errnoOf(b.failErr)}
+}
+
+// Wait waits for the child pid and returns its raw status.
+func Wait(pid int) (syscall.WaitStatus, error) {
+	var ws syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(pid, &ws, 0, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		return ws, err
+	}
+}
+
+// vforkScript is clone3 with args; the child executes first and what follows it, the parent returns clone3's result once
+// the child has exec'd or exited. fail points at two words: the failed step's address and its result.
+//
+//go:noescape
+func vforkScript(args *cloneArgs, first *Step, fail *uintptr) uintptr
+
+// released is vforkScript with the P given back meanwhile. It may not have a stack check of its own: between the two
+// runtime calls the goroutine must not grow its stack.
+//
+//go:norace
+//go:nosplit
+//go:noinline
+func released(args *cloneArgs, first *Step, fail *uintptr) uintptr {
+	entersyscall()
+	r := vforkScript(args, first, fail)
+	exitsyscall()
+	return r
+}
+
+// The two are in the runtime's list of names that are linked to from outside and therefore stay (go.dev/issue/67401).
+
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
