@@ -1,0 +1,45 @@
+# DSec. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup build aether run test lint bench clean golangci
+
+# A build says nothing about the folder and the checkout it was made in.
+export GOFLAGS := -buildvcs=false
+GOARCH ?= $(shell go env GOARCH)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
+AETHER := internal/aetherbin/bin/dsec-aether-$(GOARCH)
+LINTER := $(shell go env GOPATH)/bin/golangci-lint
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install packages and modules, build the machine's images (needs root)
+	@hack/setup
+
+build: aether ## build bin/dsec, with dsec-aether inside it
+	@GOOS=linux $(GOBUILD) -o bin/dsec ./cmd/dsec
+
+# Not embedded when there is none: a clean clone must build with plain `go build` too. go build leaves it alone, and so
+# everything that embeds it, when nothing in it has changed.
+aether:
+	@GOOS=linux GOARCH=$(GOARCH) $(GOBUILD) -o $(AETHER) ./cmd/dsec-aether
+
+run: setup build ## a node on a fresh data folder, the two-minute tour on it, and the end
+	@hack/tour
+
+test: setup build ## the whole suite, as root; says what was skipped and what was left behind
+	@go run ./hack/suite -allowed-skips .ci/allowed-skips -summary bin/test-summary $(PKGS)
+
+lint: golangci ## formatting, linters, modernizers, modules, generated code, cross builds
+	@LINTER=$(LINTER) hack/lint
+
+golangci:
+	@hack/golangci $(LINTER)
+
+bench: setup build ## the benchmarks, against crun
+	@hack/bench
+
+clean: ## remove what was built here; the machine's images stay
+	@rm -rf bin internal/aetherbin/bin/dsec-aether-*
