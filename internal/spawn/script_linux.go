@@ -28,6 +28,7 @@ type Step struct {
 	child  *Step // where a clone's child goes on
 	next   *Step
 	ignore uintptr // 1: an error doesn't end the script
+	onErr  *Step   // where to go on after an error that is to be ignored; nil: next
 	name   string
 }
 
@@ -134,6 +135,15 @@ func (st *Step) Ignore() *Step {
 	st.ignore = 1
 	return st
 }
+
+// Else is Ignore with a jump: when st fails, the script goes on at the later step dst.
+func (st *Step) Else(dst *Step) *Step {
+	st.onErr = dst
+	return st.Ignore()
+}
+
+// Addr is the address of the word that receives the call's raw result, for a later call to pass it on by reference.
+func (st *Step) Addr() uintptr { return uintptr(unsafe.Pointer(&st.result)) }
 
 // As names the step in failures.
 func (st *Step) As(name string) *Step {

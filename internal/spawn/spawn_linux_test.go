@@ -115,6 +115,23 @@ func TestFailureNamesTheStep(t *testing.T) {
 	}
 }
 
+func TestErrorJumps(t *testing.T) {
+	var s Script
+	good := s.Call(unix.SYS_GETPID)
+	bad := s.Call(unix.SYS_CLOSE, 0xffff)
+	skipped := s.Call(unix.SYS_GETPPID)
+	last := s.Call(unix.SYS_EXIT_GROUP, 9)
+	good.Else(skipped)
+	bad.Else(last)
+	out := mustRun(t, plain, &s)
+	if ws := mustWait(t, out.PID); ws.ExitStatus() != 9 || out.Failed != nil {
+		t.Errorf("status %v, failure %v", ws, out.Failed)
+	}
+	if skipped.Result() != 0 {
+		t.Error("the step between was run")
+	}
+}
+
 func TestCloneThatTheKernelRefuses(t *testing.T) {
 	var s Script
 	if _, err := Run(Attr{Cgroup: 0xffff}, &s); !errors.Is(err, syscall.EBADF) {

@@ -51,6 +51,9 @@ next:
 	MOVQ $0, DI
 	JMP exit
 failed:
+	MOVQ Step_onErr(R12), BX
+	TESTQ BX, BX
+	JNZ jump
 	MOVQ Step_ignore(R12), BX
 	TESTQ BX, BX
 	JNZ next
@@ -62,6 +65,10 @@ failed:
 	MOVQ AX, 8(R13)
 die:
 	MOVQ $127, DI
+	JMP exit
+jump:
+	MOVQ BX, R12
+	JMP run
 exit:
 	MOVQ $231, AX // exit_group
 	SYSCALL

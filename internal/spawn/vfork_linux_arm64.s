@@ -45,6 +45,8 @@ next:
 	MOVD $0, R0
 	B exit
 failed:
+	MOVD Step_onErr(R19), R21
+	CBNZ R21, jump
 	MOVD Step_ignore(R19), R21
 	CBNZ R21, next
 	// The first failure is the cause; an outer script that goes on must not overwrite it.
@@ -54,6 +56,10 @@ failed:
 	MOVD R0, 8(R20)
 die:
 	MOVD $127, R0
+	B exit
+jump:
+	MOVD R21, R19
+	B run
 exit:
 	MOVD $94, R8 // exit_group
 	SVC
