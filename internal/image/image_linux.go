@@ -1,75 +1,61 @@
-// Package image finds images in the stores of this machine and gives out mounts of them.
 package image
 
 import (
-	"context"
-	"errors"
-	"log/slog"
+	"fmt"
+	"os"
+	"sync"
 )
 
-// Config is an image's config.json: what a command in it gets when the request doesn't say otherwise.
-type Config struct {
-	Env        []string `json:"env"` // "K=V"
-	User       string   `json:"user"`
-	WorkDir    string   `json:"workdir"`
-	Entrypoint []string `json:"entrypoint"`
-	Cmd        []string `json:"cmd"`
-	Hostname   string   `json:"hostname"`
-	Digest     string   `json:"digest"` // "sha256:" and 64 hex digits, of image.erofs
+// Image is a share in the mount of an image. Close gives it back; clones that were made from it live on.
+type Image struct {
+	store  *Store
+	shared *shared
+
+	mu     sync.RWMutex // guards closed, and keeps the mount while a clone is being made
+	closed bool
 }
-
-// Info describes an image in a list.
-type Info struct {
-	Name   string
-	Digest string
-	Dir    string // the store that has it
-	Size   int64  // bytes of image.erofs
-	Err    error  // why it can't be used, nil if it can
-}
-
-// BrokenError says that an image is there but can't be used.
-type BrokenError struct {
-	Name string
-	File string
-	Err  error
-}
-
-func (e *BrokenError) Error() string { return "image " + e.Name + ": " + e.File + ": " + e.Err.Error() }
-
-func (e *BrokenError) Unwrap() error { return e.Err }
-
-// Store looks images up and shares one mount among all users of an image.
-type Store struct{}
-
-// NewStore makes a store over dirs, of which the first that has a name wins. A directory need not exist.
-func NewStore(logger *slog.Logger, dirs ...string) *Store { return &Store{} }
-
-// Open finds the image called name and mounts it, or takes a share in the mount that exists.
-func (s *Store) Open(ctx context.Context, name string) (*Image, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// List tells the images of all stores, by name, those that another store hides left out.
-func (s *Store) List() ([]Info, error) { return nil, errors.ErrUnsupported }
-
-// Image is a share in the mount of an image. Close gives it back; clones that were made from it go on.
-type Image struct{}
 
 // Name is the name under which the image was opened.
-func (im *Image) Name() string { return "" }
+func (im *Image) Name() string { return im.shared.name }
 
 // Config is the image's config.json. The caller must not change what it points at.
-func (im *Image) Config() Config { return Config{} }
+func (im *Image) Config() Config { return im.shared.config }
 
-// Digest names the image's content, "sha256:...".
-func (im *Image) Digest() string { return "" }
+// Digest names the image's content, "sha256:…"; it is empty when config.json gives none.
+func (im *Image) Digest() string { return im.shared.config.Digest }
 
 // Looped tells that the kernel couldn't mount the file itself, so that a loop device is in between.
-func (im *Image) Looped() bool { return false }
+func (im *Image) Looped() bool { return im.shared.looped }
 
-// Clone makes a detached mount of the image, read-only, whose owners are mapped into the user namespace. The caller
-// closes the descriptor.
-func (im *Image) Clone(usernsFD int) (int, error) { return -1, errors.ErrUnsupported }
+// Clone makes a detached, read-only mount of the image whose owners are mapped by the user namespace: what belongs to
+// 0 in the image belongs to the namespace's root. The caller closes the descriptor.
+func (im *Image) Clone(usernsFD int) (int, error) {
+	im.mu.RLock()
+	defer im.mu.RUnlock()
+	fd, err := -1, os.ErrClosed
+	switch {
+	case im.closed:
+	case im.shared.file == nil:
+		fd, err = cloneMount(im.shared.mount, usernsFD)
+	default:
+		if fd, _, err = mountFile(im.shared.file, im.shared.looped); err == nil {
+			err = mapOwners(fd, usernsFD)
+		}
+	}
+	if err != nil {
+		closeIfOpen(fd)
+		return -1, fmt.Errorf("clone image %s: %w", im.Name(), err)
+	}
+	return fd, nil
+}
 
-// Close gives the share back.
-func (im *Image) Close() error { return nil }
+// Close gives the share back. Closing again does nothing.
+func (im *Image) Close() error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if im.closed {
+		return nil
+	}
+	im.closed = true
+	return im.store.release(im.shared)
+}

@@ -38,7 +38,7 @@ func writeFile(dir int, path, value string) error {
 	defer unix.Close(fd)
 	// Reclaim on a lowered memory limit gives up with EINTR when a signal is pending, and Go's scheduler sends them.
 	for range 1000 {
-		if _, err = unix.Write(fd, []byte(value)); err != unix.EINTR {
+		if _, err = unix.Write(fd, []byte(value)); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}

@@ -28,9 +28,10 @@ func (e *LeftError) Error() string {
 
 func (e *LeftError) Unwrap() error { return e.Err }
 
+// bounded is ctx with a deadline.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
+		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, removeTime)
 }
@@ -135,7 +136,7 @@ func processes(dir int, path string) ([]int, error) {
 // killMember kills pid if, once there is a pidfd that can't mean anybody else, it is still in the group.
 func killMember(dir int, path string, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	if err != nil {
