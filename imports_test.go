@@ -15,6 +15,7 @@ const module = "github.com/dsec-io/dsec/"
 // its own line or of a higher one, unless doors has a door with a reason. "x/..." is x and everything below it.
 var housePlan = [][]string{
 	{"hack/..."},                    // programs for developers: they may use whatever they test
+	{"internal/image/imagetest"},    // what tests of several rooms share, one NAMEtest below each NAME
 	{"cmd/dsec", "cmd/dsec-aether"}, // thin mains
 	{"internal/bench", "internal/doctor", "internal/devmode"},
 	{"internal/apiserver"}, // faces
@@ -49,14 +50,14 @@ var onlyFor = []struct {
 }{
 	{
 		[]string{"os/exec"},
-		[]string{"hack/...", "internal/need", "internal/bench", "internal/doctor", "cmd/dsec"},
+		[]string{"hack/...", "internal/image/imagetest", "internal/need", "internal/bench", "internal/doctor", "cmd/dsec"},
 		"sandboxes are made and entered by system calls: a program per create or exec is what we replace",
 	},
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
 			"hack/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/chronus",
-			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image",
+			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},
 		"everything else builds on every system, and asks the kernel through internal/linux",
@@ -88,7 +89,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{module + "internal/need", "testing"},
-		[]string{"hack/...", "internal/need", "internal/leakcheck"},
+		[]string{"hack/...", "internal/image/imagetest", "internal/need", "internal/leakcheck"},
 		"tests only",
 	},
 	{

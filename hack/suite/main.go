@@ -1,9 +1,9 @@
 // Command suite runs the whole test suite and says what a plain `go test` doesn't: which tests were skipped and whether
 // they may be, what the tests left behind in the kernel, and how many tests ran.
 //
-// Packages whose tests touch the kernel (they import internal/need or internal/leakcheck) run one after the other,
-// because they count what is on the host and measure time on a small machine. The others run beside each other under
-// the race detector. The exit status is 0 only if every test passed, every skip is in the list, and nothing is left.
+// Packages whose tests touch the kernel (they import internal/need, internal/leakcheck or a package for tests that builds
+// on them) run one after the other, because they count what is on the host and measure time on a small machine. The
+// others run beside each other under the race detector. The exit status is 0 only if every test passed, every skip is in the list, and nothing is left.
 package main
 
 import (
@@ -125,8 +125,10 @@ func list(ctx context.Context, patterns []string) (plain, kernel []string, err e
 	return plain, kernel, nil
 }
 
+// touchesKernel judges a package by one import of its tests.
 func touchesKernel(imported string) bool {
-	return strings.HasSuffix(imported, "/internal/need") || strings.HasSuffix(imported, "/internal/leakcheck")
+	room, ours := strings.CutPrefix(imported, "github.com/dsec-io/dsec/internal/")
+	return ours && (room == "need" || room == "leakcheck" || strings.HasSuffix(room, "test"))
 }
 
 // goTest runs one `go test` and feeds its events to the report. Failed tests are the report's to tell; the error is
