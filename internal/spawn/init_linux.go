@@ -42,7 +42,7 @@ func initAMD64() []byte {
 	return append(code, ignoreAction()...)
 }
 
-// initARM64 is the same with ppoll(NULL, 0, NULL, NULL, 0), because arm64 has no pause.
+// initARM64 is the same with a ppoll of nothing, because arm64 has no pause.
 func initARM64() []byte {
 	movz := func(reg, imm uint32) uint32 { return 0xD2800000 | imm<<5 | reg }
 	const svc = 0xD4000001

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	sysClone3 = 435
-
 	cloneVM           = syscall.CLONE_VM
 	cloneVfork        = syscall.CLONE_VFORK
 	cloneParentSetTID = syscall.CLONE_PARENT_SETTID
@@ -20,7 +18,7 @@ const (
 
 // cloneArgs is the kernel's struct clone_args up to Linux 5.7.
 type cloneArgs struct {
-	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+	flags, _, _, parentTID, exitSignal, _, _, _, _, _, cgroup uint64 // pidfd, child_tid, stack … aren't used
 }
 
 // Attr says how the outer child is made.

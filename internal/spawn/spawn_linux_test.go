@@ -284,7 +284,9 @@ func TestHeldPFreezesTheProgram(t *testing.T) {
 	if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); err != nil {
 		t.Errorf("kill the frozen program: %v", err)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("the killed program ended well")
+	}
 }
 
 func TestWatchdogEndsWhatNeverComesToItsEnd(t *testing.T) {
