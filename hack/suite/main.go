@@ -23,12 +23,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long the kernel may take to free what the last test made.
-const settle = 10 * time.Second
+const (
+	// limit ends a run that hangs while there is still time to say which test it was.
+	limit = 40 * time.Minute
+	// settle is how long the kernel may take to free what the last test made.
+	settle = 10 * time.Second
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the suite took longer than %s", limit))
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	cancel()
 	stop()
 	os.Exit(code)
 }
@@ -51,6 +57,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	rep := newReport(stdout)
 	err := suite(ctx, rep, patterns, *allowedFile)
+	if ctx.Err() != nil {
+		err = errors.Join(err, context.Cause(ctx))
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "make test: %v\n", err)
 	}
@@ -92,7 +101,7 @@ func suite(ctx context.Context, rep *report, patterns []string, allowedFile stri
 		_ = warm.Run() // what doesn't build is reported by the run below
 		runs = append(runs, goTest(ctx, rep, append([]string{"-p", "1", "-count", "1", "-timeout", "20m"}, kernel...)))
 	}
-	settled, cancel := context.WithTimeout(ctx, settle)
+	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settle)
 	defer cancel()
 	left, err := leakcheck.Wait(settled, before.Host(), func() (leakcheck.Snapshot, error) {
 		s, err := leakcheck.Take()
