@@ -1,29 +1,44 @@
-// Package seccomp holds the system call filter that every command in a sandbox runs under.
-//
-// The filter is docker's default profile for the fourteen capabilities of package caps, plus our own denials, compiled
-// ahead of time into a tree over ranges of system call numbers (see gen). What costs time in a filter is loading it,
-// and that grows with instructions times path length, so the tree's shape is the point of this package.
-//
-// A Program is immutable and safe for concurrent use.
 package seccomp
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // ErrArch says that there is no filter for this processor.
 var ErrArch = errors.New("no seccomp filter for this architecture")
 
-// Program is a filter ready to be loaded. It must stay reachable while its address is in use.
-type Program struct{}
+// Program is a filter ready to be loaded. It must stay reachable as long as its address is in use.
+type Program struct {
+	fprog unix.SockFprog
+	insns []unix.SockFilter
+}
 
-// Default is the filter of a sandbox's commands, or [ErrArch].
-func Default() (*Program, error) { return nil, ErrArch }
+// Default is the filter of a sandbox's commands, or [ErrArch]. Each call makes a copy: make one at start and keep it.
+func Default() (*Program, error) {
+	insns := program()
+	if len(insns) == 0 {
+		return nil, ErrArch
+	}
+	return &Program{fprog: unix.SockFprog{Len: uint16(len(insns)), Filter: &insns[0]}, insns: insns}, nil
+}
 
 // Addr is the address of a struct sock_fprog, the third argument of seccomp(SECCOMP_SET_MODE_FILTER, 0, addr). Neither
-// it nor the instructions that it points at ever move.
-func (p *Program) Addr() uintptr { return 0 }
+// it nor the instructions that it points at ever move: Go doesn't move what is on the heap, and both are.
+func (p *Program) Addr() uintptr { return uintptr(unsafe.Pointer(&p.fprog)) }
 
 // Len is the number of instructions.
-func (p *Program) Len() int { return 0 }
+func (p *Program) Len() int { return len(p.insns) }
 
-// Load puts the calling thread, and what it will start, under the filter for good.
-func (p *Program) Load() error { return ErrArch }
+// Load puts the calling thread, and all that it will start, under the filter for good. It needs CAP_SYS_ADMIN in the
+// user namespace, or no_new_privs. Lock the goroutine to its thread first.
+func (p *Program) Load() error {
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, p.Addr())
+	if errno != 0 {
+		return fmt.Errorf("load seccomp filter of %d instructions: %w", p.Len(), errno)
+	}
+	return nil
+}
