@@ -394,3 +394,24 @@ func TestOnlyNeedSkips(t *testing.T) {
 		})
 	}
 }
+
+// TestErrorTexts keeps "failed to" out of errors: they are wrapped, and the words would stack up.
+func TestErrorTexts(t *testing.T) {
+	stacks := regexp.MustCompile("^[\"`](?i:failed to|failure to|error |could not|cannot |unable to)")
+	for _, s := range sources(t) {
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			sel, _ := call.Fun.(*ast.SelectorExpr)
+			text, isText := call.Args[0].(*ast.BasicLit)
+			if sel != nil && isText && (sel.Sel.Name == "Errorf" || sel.Sel.Name == "New") {
+				if x, ok := sel.X.(*ast.Ident); ok && (x.Name == "fmt" || x.Name == "errors") && stacks.MatchString(text.Value) {
+					t.Errorf("%s: error %s: say what was being done: \"mount image x: ...\"", s.at(n.Pos()), text.Value)
+				}
+			}
+			return true
+		})
+	}
+}
