@@ -21,7 +21,29 @@ type Frame struct {
 	Type    uint8   // the message's type, one of the Msg constants; 0 for data
 	End     bool    // nothing follows on this channel; Data may still hold bytes
 	Data    []byte  // valid until Release
+
+	more   bool // the message goes on
+	crc    uint32
+	buf    *buffer
+	stream *Stream
 }
 
 // Release gives the buffer back, and the credit to the sender. It must be called once for every frame; Data is gone after it.
-func (f *Frame) Release() {}
+func (f *Frame) Release() {
+	buf := f.buf
+	f.buf, f.Data = nil, nil
+	if buf == nil {
+		return
+	}
+	n := len(buf.b)
+	buf.free()
+	f.giveCredit(n)
+}
+
+// giveCredit lets the sender send as much again as a frame with n bytes of payload has cost.
+func (f *Frame) giveCredit(n int) {
+	if s := f.stream; s != nil && f.Channel != Message && n > 0 {
+		s.credit(f.Channel, n+frameCost)
+	}
+	f.stream = nil
+}

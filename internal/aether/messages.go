@@ -19,7 +19,9 @@ type Open struct {
 	RequestID string
 	Trace     [16]byte // zero: none
 	Body      []byte   // at most [MaxMessage]
-	FDs       []int    // sent along where the transport can; duplicated by Open, the caller keeps its own
+	FDs       []int    // sent along where the transport can; duplicated by Conn.Open, the caller keeps its own
+	Closed    bool     // the opener sends nothing more, as if it called Close at once; it may still Reset
+	Hold      bool     // the opener calls Hold at once; not sent
 }
 
 // Hello is what a peer says of itself when a connection starts.

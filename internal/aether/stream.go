@@ -2,37 +2,332 @@ package aether
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/dsec-io/dsec/api"
 )
 
-// Stream is one conversation on a connection.
-type Stream struct{}
+// Stream is one conversation on a connection. Its methods are safe for concurrent use, but one goroutine at a time receives.
+type Stream struct {
+	conn     *Conn
+	id       uint32
+	accepted bool // opened by the peer
+	open     Open
+	held     atomic.Bool // writes wait for Flush
+
+	// Guarded by conn.mu: the sending side.
+	out        queue[outFrame]
+	outBytes   int // of messages in out
+	sendCredit [Message]int64
+	grants     [Message]uint32 // credit to tell the peer
+	ended      [Message + 1]bool
+	queued     bool // in conn.ready
+	sending    bool // a message of several frames is being queued
+	openSent   bool // the peer knows the stream
+	localDone  bool // Close or Reset was called
+	localReset bool
+	endSent    bool
+	remoteDone bool
+	over       bool
+	sendErr    error         // why nothing can be sent any more
+	wait       chan struct{} // closed when a sender that waits should look again; nil when none waits
+	doneCh     chan struct{}
+	lostCh     chan struct{}
+
+	// mu guards everything below: the receiving side.
+	mu        sync.Mutex
+	in        queue[Frame]
+	wake      chan struct{} // one token: the receiver looks at everything
+	recvErr   error         // what Recv returns after the queue is empty
+	flow      [Message]inflow
+	msgFrames int // messages in in
+	msgBytes  int
+	discard   bool // nobody will receive any more
+	fds       []int
+
+	// Only the receiver touches these.
+	partial     []byte
+	partialType uint8
+}
+
+// inflow is what may still come on a channel.
+type inflow struct {
+	credit int64 // that the peer has left
+	owed   int64 // given back by the receiver, not yet told to the peer
+	ended  bool
+}
+
+func newStream(c *Conn, o Open) *Stream {
+	s := &Stream{conn: c, open: o, wake: make(chan struct{}, 1)}
+	s.held.Store(o.Hold)
+	for ch := Stdin; ch <= Stderr; ch++ {
+		s.sendCredit[ch] = int64(c.peer.Window)
+		s.flow[ch].credit = int64(c.opts.Window)
+	}
+	return s
+}
 
 // Open is what opened the stream. Its FDs are only set where the stream was opened here; see TakeFDs.
-func (s *Stream) Open() Open { return Open{} }
+func (s *Stream) Open() Open { return s.open }
 
 // TakeFDs hands over the descriptors that came with the stream. Those never taken are closed with the stream.
-func (s *Stream) TakeFDs() []int { return nil }
+func (s *Stream) TakeFDs() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fds := s.fds
+	s.fds = nil
+	return fds
+}
 
 // Send sends a message. It needs no credit, but waits while too much of this stream isn't written yet.
-func (s *Stream) Send(ctx context.Context, msgType uint8, body []byte) error { return ErrClosed }
+func (s *Stream) Send(ctx context.Context, msgType uint8, body []byte) error {
+	if msgType == 0 || len(body) > MaxMessage {
+		return fmt.Errorf("message of type %d with %d bytes: %w", msgType, len(body), ErrTooLarge)
+	}
+	if err := s.lockSend(ctx); err != nil {
+		return err
+	}
+	defer s.unlockSend()
+	c := s.conn
+	for first := true; ; first = false {
+		n := min(len(body), int(c.peer.MaxData))
+		f := outFrame{channel: Message, typ: msgType}
+		if n > 0 {
+			f.buf = c.bufs.get(n)
+			copy(f.buf.b, body)
+			f.crc = checksum(f.buf.b)
+		}
+		if body = body[n:]; len(body) > 0 {
+			f.flags = flagMore
+		}
+		if err := s.put(ctx, f, nil, true); err != nil {
+			if !first {
+				s.Reset(nil) // the peer can't make sense of what follows
+			}
+			return err
+		}
+		if len(body) == 0 {
+			return nil
+		}
+	}
+}
+
+// lockSend keeps the frames of two messages apart.
+func (s *Stream) lockSend(ctx context.Context) error {
+	s.conn.mu.Lock()
+	for s.sending {
+		wait := s.waitLocked()
+		s.conn.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		s.conn.mu.Lock()
+	}
+	s.sending = true
+	s.conn.mu.Unlock()
+	return nil
+}
+
+func (s *Stream) unlockSend() {
+	s.conn.mu.Lock()
+	s.sending = false
+	s.wakeLocked()
+	s.conn.mu.Unlock()
+}
 
 // Write sends data, waiting for credit. p may be reused when it returns.
-func (s *Stream) Write(ctx context.Context, ch Channel, p []byte) error { return ErrClosed }
+func (s *Stream) Write(ctx context.Context, ch Channel, p []byte) error {
+	if ch < Stdin || ch > Stderr {
+		return fmt.Errorf("write to channel %d: %w", ch, ErrChannel)
+	}
+	c := s.conn
+	for len(p) > 0 {
+		buf := c.bufs.get(min(len(p), int(c.peer.MaxData)))
+		p = p[copy(buf.b, p):]
+		if err := s.put(ctx, outFrame{buf: buf, crc: checksum(buf.b), channel: ch}, nil, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// CloseWrite ends a channel after the data written to it.
-func (s *Stream) CloseWrite(ch Channel) error { return ErrClosed }
+// CloseWrite ends a channel after the data written to it. Ending it again is no error.
+func (s *Stream) CloseWrite(ch Channel) error {
+	if ch < Stdin || ch > Stderr {
+		return fmt.Errorf("end channel %d: %w", ch, ErrChannel)
+	}
+	s.conn.mu.Lock()
+	ended := s.ended[ch]
+	s.conn.mu.Unlock()
+	if ended {
+		return nil
+	}
+	return s.put(context.Background(), outFrame{channel: ch, flags: flagEnd}, nil, true) // never waits: it needs no credit
+}
 
-// Recv returns the next frame in order of arrival. It returns io.EOF after the peer's Close, the *api.Error with which the
-// peer reset the stream, [ErrReset] when it reset it without one, and an error that wraps [ErrConnLost] when the connection is gone.
-func (s *Stream) Recv(ctx context.Context) (Frame, error) { return Frame{}, ErrClosed }
+// Hold makes what is sent wait until Flush, Close, or until this side waits for something, so that several frames leave
+// in one write.
+func (s *Stream) Hold() { s.held.Store(true) }
+
+// Flush ends Hold.
+func (s *Stream) Flush() {
+	s.held.Store(false)
+	s.conn.mu.Lock()
+	s.conn.kickLocked(true)
+}
+
+// Reply sends the answer of a unary method and closes our side.
+func (s *Stream) Reply(ctx context.Context, body []byte) error {
+	s.Hold()
+	if err := s.Send(ctx, MsgReply, body); err != nil {
+		return err
+	}
+	return s.Close()
+}
 
 // Reset ends the stream both ways at once. The peer's Recv returns err; nil tells it no more than [ErrReset].
-func (s *Stream) Reset(err *api.Error) {}
+func (s *Stream) Reset(err *api.Error) {
+	s.end(err, ErrClosed)
+}
+
+// violated ends a stream whose peer broke a rule.
+func (s *Stream) violated(cause error) {
+	s.end(api.Errorf(api.CodeInvalid, "stream %d: %v", s.id, cause), cause)
+}
+
+// end resets the stream; local is what this side's callers are told.
+func (s *Stream) end(tell *api.Error, local error) {
+	c := s.conn
+	c.mu.Lock()
+	if s.localReset || s.over || c.dead != nil {
+		c.mu.Unlock()
+		s.drop(local)
+		return
+	}
+	s.localReset, s.localDone = true, true
+	s.lostLocked(local)
+	c.dropOutLocked(s)
+	if s.openSent {
+		s.out.push(resetFrame(&c.bufs, tell))
+		s.overLocked()
+		c.readyLocked(s)
+	} else {
+		c.removeLocked(s)
+	}
+	s.wakeLocked()
+	c.kickLocked(true)
+	s.drop(local)
+}
 
 // Close ends our side after everything sent. The peer may go on sending, so whoever no longer reads uses Reset.
-func (s *Stream) Close() error { return nil }
+func (s *Stream) Close() error {
+	s.held.Store(false)
+	c := s.conn
+	c.mu.Lock()
+	if s.localDone || c.dead != nil {
+		err := s.sendErr
+		if err == nil && !s.localDone {
+			err = c.dead
+		}
+		c.kickLocked(true)
+		return err
+	}
+	s.localDone = true
+	s.out.push(outFrame{channel: Control, typ: ctlEnd, flags: flagEnd})
+	s.wakeLocked()
+	c.readyLocked(s)
+	c.kickLocked(true)
+	return nil
+}
 
 // Done is closed when the stream is over: reset by either side, the connection lost, or closed by both sides.
-func (s *Stream) Done() <-chan struct{} { return nil }
+func (s *Stream) Done() <-chan struct{} {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.doneCh == nil {
+		s.doneCh = make(chan struct{})
+		if s.over {
+			close(s.doneCh)
+		}
+	}
+	return s.doneCh
+}
+
+// Err is why the stream can't be used any more: the peer's error, [ErrClosed] after Reset here, an error that wraps
+// [ErrConnLost]. It is nil while the stream lives and after a graceful end.
+func (s *Stream) Err() error {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.sendErr
+}
+
+// sendableLocked tells why nothing can be sent on ch, if so.
+func (s *Stream) sendableLocked(ch Channel) error {
+	switch {
+	case s.sendErr != nil:
+		return s.sendErr
+	case s.conn.dead != nil:
+		return s.conn.dead
+	case s.localDone:
+		return ErrClosed
+	case s.ended[ch]:
+		return fmt.Errorf("channel %d: %w", ch, ErrClosed)
+	}
+	return nil
+}
+
+// waitLocked returns a channel that is closed at the next wakeLocked.
+func (s *Stream) waitLocked() <-chan struct{} {
+	if s.wait == nil {
+		s.wait = make(chan struct{})
+	}
+	return s.wait
+}
+
+func (s *Stream) wakeLocked() {
+	if s.wait != nil {
+		close(s.wait)
+		s.wait = nil
+	}
+}
+
+// lost is closed when the stream was reset by either side or its connection is gone. It never is for a nil stream.
+func (s *Stream) lost() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.lostCh == nil {
+		s.lostCh = make(chan struct{})
+		if s.sendErr != nil {
+			close(s.lostCh)
+		}
+	}
+	return s.lostCh
+}
+
+// lostLocked says why nothing can be sent any more. The first reason stays.
+func (s *Stream) lostLocked(err error) {
+	if s.sendErr != nil {
+		return
+	}
+	s.sendErr = err
+	if s.lostCh != nil {
+		close(s.lostCh)
+	}
+}
+
+func (s *Stream) overLocked() {
+	if s.over {
+		return
+	}
+	s.over = true
+	if s.doneCh != nil {
+		close(s.doneCh)
+	}
+}
