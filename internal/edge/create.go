@@ -1,0 +1,207 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"golang.org/x/sys/unix"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// create makes a sandbox and returns when it answers, its start process running. An error, or the end of ctx before
+// that, leaves nothing behind.
+func (e *Edge) create(ctx context.Context, project string, spec api.Spec) (*sandbox, error) {
+	begun := time.Now()
+	sb, err := e.tryCreate(ctx, project, spec)
+	e.met.creates.WithLabelValues(result(err)).Inc()
+	if err == nil {
+		e.met.took("create", begun)
+	}
+	return sb, err
+}
+
+func (e *Edge) tryCreate(ctx context.Context, project string, spec api.Spec) (*sandbox, error) {
+	if project == "" {
+		return nil, api.Errorf(api.CodeUnauthenticated, "the stream names no project")
+	}
+	rec, err := e.plan(ctx, project, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ledger.reserve(rec.ID, claimOf(rec.Spec.Resources)); err != nil {
+		return nil, err
+	}
+	sb, err := e.enter(rec)
+	if err != nil {
+		e.ledger.release(rec.ID)
+		return nil, err
+	}
+	if err := e.build(ctx, sb); err != nil {
+		// The caller is told once nothing is left of it.
+		e.undo(sb)
+		e.log.Info("create failed", sb.attr(), slog.String("project", project), slog.Any("err", err))
+		return nil, createError(err)
+	}
+	e.log.Info("sandbox runs", sb.attr(), slog.String("project", project), slog.String("image", rec.Spec.Image))
+	return sb, nil
+}
+
+// plan is everything that can be refused before anything is reserved.
+func (e *Edge) plan(ctx context.Context, project string, spec api.Spec) (*record, error) {
+	// What is wrong with the spec itself is told even when the image is missing too.
+	if _, err := effective(spec, ImageConfig{}); err != nil {
+		return nil, err
+	}
+	img, err := e.cfg.Image(ctx, spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	spec, err = effective(spec, img)
+	if err != nil {
+		return nil, err
+	}
+	if err := fitsMachine(spec.Resources); err != nil {
+		return nil, err
+	}
+	return &record{
+		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, ID: newID(e.cfg.Home), Project: project,
+		Spec: spec, ImageEnv: img.Env, State: api.StateCreating, Backend: e.cfg.Backend.Name(),
+	}, nil
+}
+
+// fitsMachine refuses what no moment could give: a limit above the machine's cores would promise what isn't there.
+func fitsMachine(r api.Resources) error {
+	if n := runtime.NumCPU(); r.CPU != nil && *r.CPU > float64(n) {
+		return api.FieldError(api.CodeImpossible, "resources.cpu", "ask for less", "%v cores are asked for; this machine has %d", *r.CPU, n)
+	}
+	return nil
+}
+
+func (e *Edge) build(ctx context.Context, sb *sandbox) error {
+	e.tell(sb, "created", "", map[string]any{"image": sb.rec.Spec.Image})
+	box, err := e.cfg.Backend.Start(ctx, BoxParams{
+		ID: sb.id, Project: sb.project, Spec: sb.rec.Spec, Env: environment(sb.rec.ImageEnv, sb.rec.Spec.Env),
+		Persist: func(state json.RawMessage) error { return e.persist(sb, state) },
+	})
+	if err != nil {
+		return err
+	}
+	sb.mu.Lock()
+	sb.box, sb.rec.BackendState = box, box.State()
+	sb.mu.Unlock()
+	if len(sb.rec.Spec.Command) > 0 {
+		if err := e.startCommand(ctx, sb, box); err != nil {
+			return err
+		}
+	}
+	return e.open(ctx, sb, box)
+}
+
+// open is the point of no return: from here on the sandbox runs, whoever asked for it.
+func (e *Edge) open(ctx context.Context, sb *sandbox, box Box) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	sb.mu.Lock()
+	ready := *sb.rec
+	ready.State, ready.StartedAt = api.StateRunning, new(time.Now().UTC())
+	// Unlike later changes this one must reach the disk: a sandbox that was answered for is never taken for half-made.
+	err := e.store.save(&ready)
+	if err == nil {
+		*sb.rec = ready
+		e.met.state(api.StateCreating, api.StateRunning)
+		close(sb.changed)
+		sb.changed = make(chan struct{})
+	}
+	sb.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	e.tell(sb, "running", "", nil)
+	e.goTask(func() { e.watch(sb, box) })
+	return nil
+}
+
+func (e *Edge) persist(sb *sandbox, state json.RawMessage) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.rec.BackendState = state
+	return e.store.save(sb.rec)
+}
+
+// undo takes away a sandbox that never ran. What can't be removed now stays on record as failed, and is tried again.
+func (e *Edge) undo(sb *sandbox) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.StopTimeout)
+	defer cancel()
+	sb.mu.Lock()
+	box, state := sb.box, sb.rec.BackendState
+	sb.box = nil
+	sb.mu.Unlock()
+	var err error
+	if box != nil {
+		err = box.Stop(ctx)
+	}
+	if err != nil || box == nil && state != nil {
+		err = e.cfg.Backend.Clean(ctx, sb.id, state)
+	}
+	if err == nil {
+		err = e.leave(sb)
+		e.ledger.release(sb.id)
+	}
+	if err != nil {
+		e.log.Error("half-made sandbox not removed", sb.attr(), slog.Any("err", err))
+		sb.mu.Lock()
+		sb.rec.Unclean = true
+		e.moveLocked(sb, api.StateFailed, "its creation failed")
+		sb.mu.Unlock()
+	}
+}
+
+// startCommand starts the spec's command; its output is the sandbox's log.
+func (e *Edge) startCommand(ctx context.Context, sb *sandbox, box Box) error {
+	x := aether.ExecStart{ID: startProcess, Keep: true, Log: true}
+	for _, a := range sb.rec.Spec.Command {
+		x.Argv = append(x.Argv, []byte(a))
+	}
+	if err := complete(&x, settled{env: sb.env, spec: sb.rec.Spec}); err != nil {
+		return err
+	}
+	s, err := box.Open(ctx, aether.Open{Method: "exec", Sandbox: sb.id, Project: sb.project, Body: x.AppendTo(nil)})
+	if err != nil {
+		return notStarted(ctx, box, err)
+	}
+	// The process is kept: it goes on without this stream.
+	defer s.Reset(nil)
+	f, err := s.Recv(ctx)
+	if err != nil {
+		return lostBeforeStart(ctx, box, err)
+	}
+	defer f.Release()
+	if f.Channel != aether.Message || f.Type != aether.MsgStarted {
+		return api.Errorf(api.CodeInternal, "the aether answered the start process with a frame of type %d", f.Type)
+	}
+	e.met.execs.WithLabelValues("kept", "ok").Inc()
+	e.tell(sb, "exec_started", "", execData(startProcess, ""))
+	e.kept.add(sb, startProcess)
+	return nil
+}
+
+// createError says in a typed way why a create failed.
+func createError(err error) error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return api.Errorf(api.CodeTimeout, "the create was cancelled: %v", err)
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		return api.Errorf(api.CodeDiskFull, "create: %v", err)
+	}
+	return fmt.Errorf("create: %w", err)
+}

@@ -1,0 +1,254 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// sweepEvery is how often ended records are looked through.
+const sweepEvery = 10 * time.Second
+
+// SocketName is the name of the edge's socket in the instance's folder of sockets.
+const SocketName = "edge.sock"
+
+// Edge owns the sandboxes of one data folder.
+type Edge struct {
+	cfg    Config
+	log    *slog.Logger
+	met    *metrics
+	store  *store
+	ledger *ledger
+	kept   *keptSet
+	boot   string
+
+	quit  chan struct{}  // closed by Close
+	tasks sync.WaitGroup // watchers, stops and the sweeper
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	boxes   map[string]*sandbox
+	latest  time.Time // when the newest sandbox was created; no two have the same
+	closing bool
+}
+
+// New makes an edge and brings it to where the last one on the same folder was: what lives is adopted, what is half-made
+// or dead is cleaned up. It returns when that is done.
+func New(ctx context.Context, cfg Config) (*Edge, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	met, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("edge metrics: %w", err)
+	}
+	e := &Edge{
+		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()), kept: newKeptSet(),
+		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger},
+		quit:  make(chan struct{}), boxes: map[string]*sandbox{},
+	}
+	if err := e.recover(ctx); err != nil {
+		e.halt()
+		return nil, err
+	}
+	if w, ok := cfg.Backend.(Warmer); ok {
+		w.Warm()
+	}
+	e.tasks.Go(e.sweep)
+	e.tasks.Go(e.watchKept)
+	return e, nil
+}
+
+// Close ends what the edge runs here and leaves the sandboxes alone. Run must have returned.
+func (e *Edge) Close(ctx context.Context) error {
+	e.halt()
+	return e.cfg.Backend.Close(ctx)
+}
+
+func (e *Edge) halt() {
+	e.mu.Lock()
+	first := !e.closing
+	e.closing = true
+	e.mu.Unlock()
+	if first {
+		close(e.quit)
+	}
+	e.tasks.Wait()
+}
+
+// goTask runs f in a goroutine that Close waits for; not once the edge is closing.
+func (e *Edge) goTask(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return false
+	}
+	e.tasks.Go(f)
+	return true
+}
+
+// find looks up a sandbox for a project. One of another project is as unknown as one that never was.
+func (e *Edge) find(project, id string) (*sandbox, error) {
+	e.mu.Lock()
+	sb := e.boxes[id]
+	e.mu.Unlock()
+	if sb == nil || project == "" || sb.project != project {
+		return nil, api.Errorf(api.CodeNotFound, "no sandbox %q", clip(id))
+	}
+	return sb, nil
+}
+
+// enter makes a sandbox known, with a time of creation that is later than any before.
+func (e *Edge) enter(rec *record) (*sandbox, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return nil, errClosing()
+	}
+	rec.CreatedAt = time.Now().UTC()
+	if !rec.CreatedAt.After(e.latest) {
+		rec.CreatedAt = e.latest.Add(1)
+	}
+	e.latest = rec.CreatedAt
+	sb := newSandbox(rec, newJournal(e.store, rec.ID))
+	e.boxes[rec.ID] = sb
+	e.met.state("", rec.State)
+	return sb, nil
+}
+
+// leave makes a sandbox unknown and removes its files.
+func (e *Edge) leave(sb *sandbox) error {
+	e.mu.Lock()
+	delete(e.boxes, sb.id)
+	e.mu.Unlock()
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.gone {
+		return nil
+	}
+	sb.gone = true
+	e.met.state(sb.rec.State, "")
+	return e.store.forget(sb.id)
+}
+
+// all is every known sandbox, newest first.
+func (e *Edge) all() []*sandbox {
+	e.mu.Lock()
+	list := make([]*sandbox, 0, len(e.boxes))
+	for _, sb := range e.boxes {
+		list = append(list, sb)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(list, func(a, b *sandbox) int {
+		return cmp.Or(b.created.Compare(a.created), cmp.Compare(b.id, a.id))
+	})
+	return list
+}
+
+// sweep forgets ended sandboxes when their time is over, and cleans up again where it didn't work before.
+func (e *Edge) sweep() {
+	t := time.NewTicker(min(sweepEvery, max(e.cfg.EndedKeep/4, time.Millisecond)))
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			e.sweepOnce(time.Now())
+		case <-e.quit:
+			return
+		}
+	}
+}
+
+func (e *Edge) sweepOnce(now time.Time) {
+	for _, sb := range e.all() {
+		sb.mu.Lock()
+		ended, unclean, busy := sb.rec.EndedAt, sb.rec.Unclean, sb.box != nil
+		sb.mu.Unlock()
+		switch {
+		case ended == nil || busy:
+		case unclean:
+			e.cleanUp(sb)
+		case now.Sub(*ended) >= e.cfg.EndedKeep:
+			if err := e.leave(sb); err != nil {
+				e.log.Error("ended record not removed", sb.attr(), slog.Any("err", err))
+			}
+		}
+	}
+}
+
+// cleanUp removes what a dead sandbox left, and then gives its share of the machine back.
+func (e *Edge) cleanUp(sb *sandbox) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.StopTimeout)
+	defer cancel()
+	sb.mu.Lock()
+	state := sb.rec.BackendState
+	sb.mu.Unlock()
+	if err := e.cfg.Backend.Clean(ctx, sb.id, state); err != nil {
+		e.log.Error("remains of a sandbox not removed", sb.attr(), slog.Any("err", err))
+		return
+	}
+	sb.mu.Lock()
+	sb.rec.Unclean, sb.rec.BackendState, sb.box = false, nil, nil
+	e.saveLocked(sb)
+	sb.mu.Unlock()
+	e.ledger.release(sb.id)
+}
+
+// StopAll stops every sandbox, some at a time, and tells progress after each. It stops at the end of ctx.
+func (e *Edge) StopAll(ctx context.Context, progress func(done, total int)) error {
+	var living []*sandbox
+	for _, sb := range e.all() {
+		if !sb.view().State.Ended() {
+			living = append(living, sb)
+		}
+	}
+	var (
+		mu     sync.Mutex
+		done   int
+		faults []error
+	)
+	e.parallel(len(living), func(i int) {
+		_, err := e.stop(ctx, living[i], "the instance was shut down")
+		mu.Lock()
+		defer mu.Unlock()
+		done++
+		if err != nil {
+			faults = append(faults, fmt.Errorf("stop %s: %w", living[i].id, err))
+		}
+		if progress != nil {
+			progress(done, len(living))
+		}
+	})
+	return errors.Join(faults...)
+}
+
+// parallel calls f for 0 to n-1, a bounded number at a time, and returns when all have returned.
+func (e *Edge) parallel(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(n, e.cfg.Parallel) {
+		wg.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}

@@ -1,0 +1,258 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// startProcess is the id of the process that a spec's command starts.
+const startProcess = "start"
+
+const (
+	processRandom = 12
+	maxProcessID  = 63
+	maxTag        = 256
+)
+
+// exec runs a command: it completes what the client left open, opens the stream to the aether, sees the start through,
+// and then only relays.
+//
+// A command runs once or not at all. The edge repeats by itself only when nothing was sent; not_started is answered only
+// when nothing can have run. A connection that breaks between leaves both possible, and the client is told just that.
+func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	var x aether.ExecStart
+	if err := x.Unmarshal(o.Body); err != nil {
+		return api.Errorf(api.CodeInvalid, "exec: %v", err)
+	}
+	kind := "quick"
+	if x.Keep {
+		kind = "kept"
+	}
+	sb, err := e.find(o.Project, o.Sandbox)
+	if err == nil {
+		err = e.runCommand(ctx, s, sb, &x)
+	}
+	e.met.execs.WithLabelValues(kind, result(err)).Inc()
+	return err
+}
+
+func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) error {
+	down, box, err := e.openExec(ctx, s, sb, x)
+	if err != nil {
+		return err
+	}
+	f, err := down.Recv(ctx)
+	if err != nil {
+		down.Reset(nil)
+		return e.answerLoss(ctx, s, lostBeforeStart(ctx, box, err))
+	}
+	started := f.Channel == aether.Message && f.Type == aether.MsgStarted
+	if started && x.Keep {
+		e.tell(sb, "exec_started", "", execData(x.ID, x.Tag))
+		e.kept.add(sb, x.ID)
+	}
+	if f.Channel != aether.Message {
+		f.Release()
+		down.Reset(nil)
+		return api.Errorf(api.CodeInternal, "the aether sent data before it said that the command started")
+	}
+	err = s.Send(ctx, f.Type, f.Data)
+	f.Release()
+	if err != nil {
+		down.Reset(nil)
+		return err
+	}
+	err = e.relay(ctx, s, down)
+	if x.Keep {
+		e.kept.look(sb)
+	}
+	return err
+}
+
+// openExec opens the stream that runs the command; x is complete then.
+func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) (*aether.Stream, Box, error) {
+	o := s.Open()
+	for again := false; ; again = true {
+		now, err := e.running(ctx, sb)
+		if err != nil {
+			return nil, nil, err
+		}
+		call := *x
+		if err := complete(&call, now); err != nil {
+			return nil, nil, err
+		}
+		down, err := now.box.Open(ctx, aether.Open{
+			Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace,
+			Body: call.AppendTo(nil),
+		})
+		if err == nil {
+			*x = call
+			return down, now.box, nil
+		}
+		// Nothing was sent, so the repeat can't run the command twice.
+		if again || ctx.Err() != nil {
+			return nil, nil, notStarted(ctx, now.box, err)
+		}
+	}
+}
+
+// complete checks a command and fills in what its sandbox gives it.
+func complete(x *aether.ExecStart, now settled) error {
+	if err := checkExec(x); err != nil {
+		return err
+	}
+	if x.ID == "" {
+		x.ID = "p" + randomText(processRandom)
+	}
+	if x.MaxOutput == 0 {
+		x.MaxOutput = api.DefaultMaxOutput
+	}
+	if x.User == "" {
+		x.User = now.spec.User
+	}
+	if len(x.Cwd) == 0 && x.Session == "" {
+		x.Cwd, x.CwdCreate = []byte(now.spec.Workdir), true
+	}
+	x.Env = now.env.with(x.Env)
+	return nil
+}
+
+func checkExec(x *aether.ExecStart) error {
+	bad := func(field, hint, format string, args ...any) error {
+		return api.FieldError(api.CodeInvalid, field, hint, format, args...)
+	}
+	switch {
+	case len(x.Argv) == 0 && len(x.Shell) == 0:
+		return bad("argv", "give argv or shell", "there is no command")
+	case len(x.Argv) > 0 && len(x.Shell) > 0:
+		return bad("argv", "give argv or shell", "argv and shell are both given")
+	case bytes.IndexByte(x.Shell, 0) >= 0:
+		return bad("shell", "", "contains a NUL byte")
+	case bytes.IndexByte(x.Cwd, 0) >= 0 || len(x.Cwd) > maxPath:
+		return bad("cwd", "", "contains a NUL byte or is longer than %d bytes", maxPath)
+	case strings.ContainsAny(x.User, "\x00\n") || len(x.User) > maxUser:
+		return bad("user", "use a name, a uid, name:group or uid:gid", "%q isn't a user", clip(x.User))
+	case x.TimeoutMS < 0:
+		return bad("timeout_ms", "leave it out for no limit", "%d is negative", x.TimeoutMS)
+	case x.MaxOutput < 0 || x.MaxOutput > api.MaxMaxOutput:
+		return bad("max_output_bytes", "", "%d isn't between 1 and %d", x.MaxOutput, api.MaxMaxOutput)
+	case x.ID != "" && !validProcessID(x.ID):
+		return bad("id", "use up to 63 letters, digits, '-' and '_'", "%q isn't a process id", clip(x.ID))
+	case len(x.Tag) > maxTag || strings.IndexByte(x.Tag, 0) >= 0:
+		return bad("tag", "", "is longer than %d bytes or contains a NUL byte", maxTag)
+	case x.TTY && (x.Rows == 0 || x.Cols == 0 || x.Rows > 65535 || x.Cols > 65535):
+		return bad("tty", "", "%d rows and %d columns aren't between 1 and 65535", x.Rows, x.Cols)
+	}
+	if err := checkWords("argv", x.Argv); err != nil {
+		return err
+	}
+	if err := checkWords("env", x.Env); err != nil {
+		return err
+	}
+	for _, kv := range x.Env {
+		if bytes.IndexByte(kv, '=') <= 0 {
+			return bad("env", "", "%q isn't NAME=VALUE", clip(string(kv)))
+		}
+	}
+	return nil
+}
+
+func checkWords(field string, words [][]byte) error {
+	for i, w := range words {
+		if bytes.IndexByte(w, 0) >= 0 {
+			return api.FieldError(api.CodeInvalid, fmt.Sprintf("%s[%d]", field, i), "", "contains a NUL byte, which no program can be given")
+		}
+		if len(w) > api.MaxArgument {
+			return api.FieldError(api.CodeTooLarge, fmt.Sprintf("%s[%d]", field, i), "send it as stdin", "is %d bytes long; Linux passes at most %d in one word", len(w), api.MaxArgument)
+		}
+	}
+	return nil
+}
+
+func validProcessID(id string) bool {
+	if len(id) > maxProcessID {
+		return false
+	}
+	return !strings.ContainsFunc(id, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+	})
+}
+
+func execData(id, tag string) map[string]any {
+	data := map[string]any{"process": id}
+	if tag != "" {
+		data["tag"] = tag
+	}
+	return data
+}
+
+// notStarted is the error of a stream that couldn't be opened: nothing was sent, so nothing ran.
+func notStarted(ctx context.Context, box Box, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case ended(box):
+		return api.Errorf(api.CodeSandboxDied, "the sandbox ended before the command started")
+	}
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e
+	}
+	e := api.Errorf(api.CodeNotStarted, "the sandbox's aether can't be reached: %v", err)
+	e.RetryMS, e.Hint = retryStateMS, "nothing ran, so try again"
+	return e
+}
+
+// lostError says that the connection to an aether broke while a command may have been running.
+type lostError struct{ cause error }
+
+func (l *lostError) Error() string { return l.cause.Error() }
+
+func (l *lostError) Unwrap() error { return l.cause }
+
+// lostBeforeStart is the error of a stream that ended before the aether said whether the command started.
+func lostBeforeStart(ctx context.Context, box Box, err error) error {
+	if _, typed := errors.AsType[*api.Error](err); typed {
+		return err // the aether itself says that it didn't start
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case ended(box):
+		return api.Errorf(api.CodeSandboxDied, "the sandbox ended before the command was known to have started")
+	}
+	return &lostError{fmt.Errorf("the aether was lost before it said whether the command started: %w", err)}
+}
+
+// answerLoss turns the loss of an aether into what is known of the command; any other error stays.
+func (e *Edge) answerLoss(ctx context.Context, s *aether.Stream, err error) error {
+	lost, ok := errors.AsType[*lostError](err)
+	if !ok {
+		return err
+	}
+	x := aether.Exited{InfraError: lost.Error()}
+	if err := s.Send(ctx, aether.MsgExited, x.AppendTo(nil)); err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func ended(box Box) bool {
+	select {
+	case <-box.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// relay copies between a client and an aether until both are done. A lost aether is told as the end of the command with
+// an infrastructure error.
+func (e *Edge) relay(ctx context.Context, s, down *aether.Stream) error {
+	return aether.Relay(ctx, s, down)
+}

@@ -1,0 +1,152 @@
+package edge
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/dsec-io/dsec/internal/flock"
+)
+
+// ErrInUse says that another process has the data folder.
+var ErrInUse = errors.New("data folder is in use")
+
+// base32 is the alphabet of ids: 32 characters that are the same in any case-insensitive place, such as a DNS label.
+const base32 = "abcdefghijklmnopqrstuvwxyz234567"
+
+const instanceLen = 10
+
+// maxSocketFolder keeps the sockets' paths below the 108 bytes of sun_path, with room for their names.
+const maxSocketFolder = 76
+
+// Instance is a data folder that this process holds: one running DSec on this machine.
+type Instance struct {
+	ID      string // in the name of every kernel object that the instance makes
+	DataDir string // absolute
+	RunDir  string // sockets; short enough for any socket name
+	lock    *flock.File
+}
+
+// OpenInstance takes the data folder dir, which it makes when missing. While another process has it the error is
+// ErrInUse and names that process.
+func OpenInstance(dir string) (_ *Instance, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "sandboxes")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("data folder: %w", err)
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock, err := takeFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, lock.Unlock())
+		}
+	}()
+	if err := lock.Write(fmt.Sprintln(os.Getpid())); err != nil {
+		return nil, err
+	}
+	in := &Instance{DataDir: dir, lock: lock}
+	if in.ID, err = instanceID(filepath.Join(dir, "instance")); err != nil {
+		return nil, err
+	}
+	in.RunDir = filepath.Join(dir, "run")
+	if len(in.RunDir) > maxSocketFolder {
+		in.RunDir = filepath.Join("/run/dsec", in.ID)
+	}
+	if err := os.MkdirAll(in.RunDir, 0o700); err != nil {
+		return nil, fmt.Errorf("socket folder: %w", err)
+	}
+	return in, nil
+}
+
+// Socket is the path of a socket of this instance.
+func (in *Instance) Socket(name string) string { return filepath.Join(in.RunDir, name) }
+
+// Close gives the folder to whoever wants it next.
+func (in *Instance) Close() error { return in.lock.Unlock() }
+
+func takeFolder(dir string) (*flock.File, error) {
+	path := filepath.Join(dir, "lock")
+	// A look by another instance holds the lock for an instant, hence the retries; see flock.Free.
+	var lock *flock.File
+	err := retry(func() error {
+		var err error
+		lock, err = flock.Try(path)
+		return err
+	})
+	if errors.Is(err, flock.ErrHeld) {
+		who := "another process"
+		if pid, _ := os.ReadFile(path); len(pid) > 0 {
+			who = "process " + strings.TrimSpace(string(pid))
+		}
+		return nil, fmt.Errorf("%w: %s runs DSec on %s; stop it or use another data folder", ErrInUse, who, dir)
+	}
+	return lock, err
+}
+
+func instanceID(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		id := randomText(instanceLen)
+		tmp := path + ".tmp"
+		if err := os.WriteFile(tmp, []byte(id+"\n"), 0o600); err != nil {
+			return "", fmt.Errorf("write instance id: %w", err)
+		}
+		if err := os.Rename(tmp, path); err != nil {
+			return "", fmt.Errorf("put instance id in place: %w", err)
+		}
+		return id, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read instance id: %w", err)
+	}
+	id := strings.TrimSpace(string(raw))
+	if !regexp.MustCompile(`^[a-z2-7]{10}$`).MatchString(id) {
+		return "", fmt.Errorf("%s doesn't hold an instance id: %q", path, id)
+	}
+	return id, nil
+}
+
+// randomText makes n random characters, five bits each.
+func randomText(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails: it ends the process instead
+	for i := range b {
+		b[i] = base32[b[i]&31]
+	}
+	return string(b)
+}
+
+// idRandom characters of five bits make 85 random bits.
+const idRandom = 17
+
+// newID makes the id of a sandbox: "s", four characters of the edge's home number, and random ones.
+func newID(home uint32) string {
+	b := []byte("s")
+	for shift := 15; shift >= 0; shift -= 5 {
+		b = append(b, base32[home>>shift&31])
+	}
+	return string(b) + randomText(idRandom)
+}
+
+func bootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id: %w", err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}

@@ -1,0 +1,145 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// keptEvents is how many events of a sandbox can be read; its file holds at most twice as many.
+const keptEvents = 1000
+
+// journal is the events of one sandbox, in memory and in its file.
+type journal struct {
+	id    string
+	path  string
+	files files
+
+	// mu guards what follows, and the file.
+	mu      sync.Mutex
+	events  []api.Event // the newest keptEvents
+	next    int64       // seq of the next event
+	lines   int         // in the file
+	stale   bool        // the file lacks an event that couldn't be written
+	changed chan struct{}
+}
+
+func newJournal(s *store, id string) *journal {
+	return &journal{id: id, path: s.events(id), files: s.files, next: 1, changed: make(chan struct{})}
+}
+
+// openJournal reads a journal back. A torn last line is what a crash leaves; it was never shown to anybody.
+func openJournal(s *store, id string) (*journal, error) {
+	j := newJournal(s, id)
+	raw, err := os.ReadFile(j.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read events of %s: %w", id, err)
+	}
+	good := 0
+	for line := range bytes.Lines(raw) {
+		var ev api.Event
+		// What comes after a line that can't be read has lost its place in the order, so it isn't kept either.
+		if line[len(line)-1] != '\n' || json.Unmarshal(line, &ev) != nil || (j.next > 1 && ev.Seq != j.next) {
+			break
+		}
+		good += len(line)
+		j.push(ev)
+	}
+	if good != len(raw) {
+		return j, j.rewrite()
+	}
+	return j, nil
+}
+
+func (j *journal) push(ev api.Event) {
+	if len(j.events) == keptEvents {
+		j.events = append(j.events[:0:0], j.events[keptEvents/10:]...)
+	}
+	j.events = append(j.events, ev)
+	j.next = ev.Seq + 1
+	j.lines++
+}
+
+// overLocked tells whether the last event is the sandbox's end. The caller holds j.mu.
+func (j *journal) overLocked() bool {
+	if len(j.events) == 0 {
+		return false
+	}
+	last := api.State(j.events[len(j.events)-1].Type)
+	return last.Ended()
+}
+
+// add appends an event; after the sandbox's end there are no more, and it does nothing. A file that can't be written loses events over a restart, never the running edge's.
+func (j *journal) add(kind, message string, data map[string]any) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.overLocked() {
+		return nil
+	}
+	ev := api.Event{Seq: j.next, Time: time.Now().UTC(), Sandbox: j.id, Type: kind, Message: message, Data: data}
+	line, err := json.Marshal(ev)
+	if err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	j.push(ev)
+	close(j.changed)
+	j.changed = make(chan struct{})
+	if j.stale || j.lines > 2*keptEvents {
+		return j.rewrite()
+	}
+	if err := j.files.Append("events:append", j.path, append(line, '\n')); err != nil {
+		j.stale = true
+		return fmt.Errorf("append event of %s: %w", j.id, err)
+	}
+	return nil
+}
+
+// rewrite replaces the file by what is kept. The caller holds j.mu, or has j for itself.
+func (j *journal) rewrite() error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	for _, ev := range j.events {
+		if err := enc.Encode(ev); err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+	}
+	tmp := j.path + ".tmp"
+	if err := j.files.Write("events:write", tmp, buf.Bytes()); err != nil {
+		return fmt.Errorf("write events of %s: %w", j.id, err)
+	}
+	if err := j.files.Rename("events:rename", tmp, j.path); err != nil {
+		return fmt.Errorf("put events of %s in place: %w", j.id, err)
+	}
+	j.lines, j.stale = len(j.events), false
+	return nil
+}
+
+// since returns the events after seq and a channel that is closed when there are more, nil after the sandbox's end. Where older ones have fallen
+// out, the first event is of type "gap": it has the seq of the last missing one and names the first.
+func (j *journal) since(seq int64) ([]api.Event, <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	more := (<-chan struct{})(j.changed)
+	if j.overLocked() {
+		more = nil
+	}
+	if len(j.events) == 0 || seq >= j.next-1 {
+		return nil, more
+	}
+	first := j.events[0].Seq
+	if seq+1 >= first {
+		return append([]api.Event(nil), j.events[seq+1-first:]...), more
+	}
+	gap := api.Event{
+		Seq: first - 1, Time: j.events[0].Time, Sandbox: j.id, Type: "gap",
+		Message: "older events aren't kept", Data: map[string]any{"first": seq + 1, "last": first - 1},
+	}
+	return append([]api.Event{gap}, j.events...), more
+}

@@ -1,0 +1,240 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	spec, err := api.Decode[api.Spec](o.Body)
+	if err != nil {
+		return err
+	}
+	sb, err := e.create(ctx, o.Project, spec)
+	if err != nil {
+		return err
+	}
+	if err := reply(ctx, s, sb.view()); err != nil {
+		// Nobody knows the id, so nobody would ever stop it.
+		_, serr := e.stop(context.WithoutCancel(ctx), sb, "its creator went away before the answer")
+		return errors.Join(err, serr)
+	}
+	return nil
+}
+
+func (e *Edge) serveList(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	var q listQuery
+	if len(o.Body) > 0 {
+		var err error
+		if q, err = api.Decode[listQuery](o.Body); err != nil {
+			return err
+		}
+	}
+	page, err := e.list(o.Project, q)
+	if err != nil {
+		return err
+	}
+	return reply(ctx, s, page)
+}
+
+func (e *Edge) serveStop(ctx context.Context, sb *sandbox, _ struct{}) (any, error) {
+	already, err := e.stop(ctx, sb, "stopped on request")
+	if err != nil {
+		return nil, err
+	}
+	v := sb.view()
+	v.Already = already
+	return v, nil
+}
+
+// usageReply is the answer of "sandbox.metrics".
+type usageReply struct {
+	Usage
+	Limits api.Resources `json:"limits"`
+}
+
+func (e *Edge) serveUsage(_ context.Context, sb *sandbox, _ struct{}) (any, error) {
+	sb.mu.Lock()
+	now := settled{state: sb.rec.State, reason: sb.rec.Reason, box: sb.box, spec: sb.rec.Spec}
+	sb.mu.Unlock()
+	if now.box == nil {
+		return nil, wrongState(sb.id, now)
+	}
+	u, err := now.box.Usage()
+	if err != nil {
+		return nil, fmt.Errorf("usage of %s: %w", sb.id, err)
+	}
+	return usageReply{Usage: u, Limits: now.spec.Resources}, nil
+}
+
+// nodeReply is the answer of "node.get".
+type nodeReply struct {
+	Instance string            `json:"instance"`
+	Home     uint32            `json:"home"`
+	Backend  string            `json:"backend"`
+	States   map[api.State]int `json:"states"` // sandboxes of all projects
+	Total    nodeShare         `json:"total"`
+	Used     nodeShare         `json:"used"`
+}
+
+type nodeShare struct {
+	Sandboxes int64   `json:"sandboxes"`
+	MemoryMB  int64   `json:"memory_mb"`
+	CPU       float64 `json:"cpu"`
+	PIDs      int64   `json:"pids"`
+}
+
+func (c claim) share() nodeShare {
+	return nodeShare{Sandboxes: c.sandboxes, MemoryMB: c.memoryMB, CPU: float64(c.milliCPU) / 1000, PIDs: c.pids}
+}
+
+func (e *Edge) serveNode(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	if o.Project == "" {
+		return api.Errorf(api.CodeUnauthenticated, "the stream names no project")
+	}
+	n := nodeReply{
+		Instance: e.cfg.Instance.ID, Home: e.cfg.Home, Backend: e.cfg.Backend.Name(), States: map[api.State]int{},
+		Total: e.ledger.total.share(), Used: e.ledger.inUse().share(),
+	}
+	for _, sb := range e.all() {
+		n.States[sb.view().State]++
+	}
+	return reply(ctx, s, n)
+}
+
+// eventsQuery is the body of "sandbox.events".
+type eventsQuery struct {
+	Follow bool  `json:"follow,omitempty"`
+	Since  int64 `json:"since,omitempty"` // the seq of the last event that the client has
+}
+
+// serveEvents writes events as lines of JSON. Following ends with the sandbox's last event.
+func (e *Edge) serveEvents(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	sb, err := e.find(o.Project, o.Sandbox)
+	if err != nil {
+		return err
+	}
+	var q eventsQuery
+	if len(o.Body) > 0 {
+		if q, err = api.Decode[eventsQuery](o.Body); err != nil {
+			return err
+		}
+	}
+	if q.Since < 0 {
+		return api.FieldError(api.CodeInvalid, "since", "use the seq of the last event you have, or 0", "%d is negative", q.Since)
+	}
+	for {
+		events, more := sb.events.since(q.Since)
+		if len(events) > 0 {
+			q.Since = events[len(events)-1].Seq
+			if err := writeLines(ctx, s, events); err != nil {
+				return err
+			}
+		}
+		if !q.Follow || more == nil {
+			break
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-e.quit:
+			return errClosing()
+		}
+	}
+	if err := s.CloseWrite(aether.Stdout); err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func writeLines(ctx context.Context, s *aether.Stream, events []api.Event) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	for _, ev := range events {
+		if err := enc.Encode(ev); err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+	}
+	return s.Write(ctx, aether.Stdout, buf.Bytes())
+}
+
+// logsQuery is the body of "sandbox.logs".
+type logsQuery struct {
+	Follow      bool  `json:"follow,omitempty"`
+	SinceOffset int64 `json:"since_offset,omitempty"` // in stdout
+	SinceStderr int64 `json:"since_stderr_offset,omitempty"`
+}
+
+// logsIdle is how long output may be silent before a request that doesn't follow takes it for all there is.
+const logsIdle = 200 * time.Millisecond
+
+// serveLogs is an attach to the start process.
+func (e *Edge) serveLogs(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	sb, err := e.find(o.Project, o.Sandbox)
+	if err != nil {
+		return err
+	}
+	var q logsQuery
+	if len(o.Body) > 0 {
+		if q, err = api.Decode[logsQuery](o.Body); err != nil {
+			return err
+		}
+	}
+	if q.SinceOffset < 0 || q.SinceStderr < 0 {
+		return api.FieldError(api.CodeInvalid, "since_offset", "", "%d is negative", min(q.SinceOffset, q.SinceStderr))
+	}
+	if len(sb.view().Spec.Command) == 0 {
+		return api.FieldError(api.CodeNoSuchProcess, "", "create the sandbox with a command to have a log", "sandbox %s has no start process, so it has no log", sb.id)
+	}
+	now, err := e.running(ctx, sb)
+	if err != nil {
+		return err
+	}
+	a := aether.Attach{ID: startProcess, StdoutOffset: q.SinceOffset, StderrOffset: q.SinceStderr}
+	down, err := now.box.Open(ctx, aether.Open{
+		Method: "attach", Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: a.AppendTo(nil),
+	})
+	if err != nil {
+		return notStarted(ctx, now.box, err)
+	}
+	if q.Follow {
+		return e.relay(ctx, s, down)
+	}
+	defer down.Reset(nil)
+	return copyUntilIdle(ctx, s, down)
+}
+
+// copyUntilIdle passes on what a process has written so far.
+func copyUntilIdle(ctx context.Context, s, down *aether.Stream) error {
+	for {
+		idle, cancel := context.WithTimeout(ctx, logsIdle)
+		f, err := down.Recv(idle)
+		cancel()
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			return s.Close()
+		case err != nil:
+			return err
+		case f.Channel == aether.Message:
+			err = s.Send(ctx, f.Type, f.Data)
+		case len(f.Data) > 0:
+			err = s.Write(ctx, f.Channel, f.Data)
+		}
+		if err == nil && f.End {
+			err = s.CloseWrite(f.Channel)
+		}
+		f.Release()
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package edge
+
+import (
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the edge's figures. No label ever holds an id.
+type metrics struct {
+	states     *prometheus.GaugeVec     // sandboxes by state
+	creates    *prometheus.CounterVec   // by result: "ok" or the error's code
+	adoptions  *prometheus.CounterVec   // by result: adopted, gone, failed
+	execs      *prometheus.CounterVec   // by kind (quick, kept) and result: "ok" or the error's code
+	durations  *prometheus.HistogramVec // of create and stop
+	saveFaults prometheus.Counter       // records and events that couldn't be written
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		states:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dsec_sandboxes", Help: "Sandboxes by state."}, []string{"state"}),
+		creates:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dsec_sandbox_creates_total", Help: "Creates by result."}, []string{"result"}),
+		adoptions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dsec_sandbox_adoptions_total", Help: "Sandboxes found at start by result."}, []string{"result"}),
+		execs:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dsec_execs_total", Help: "Commands by kind and result."}, []string{"kind", "result"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "dsec_sandbox_seconds", Help: "Time of sandbox operations.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}, []string{"op"}),
+		saveFaults: prometheus.NewCounter(prometheus.CounterOpts{Name: "dsec_record_faults_total", Help: "Records and events that couldn't be written."}),
+	}
+	for _, c := range []prometheus.Collector{m.states, m.creates, m.adoptions, m.execs, m.durations, m.saveFaults} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range states() {
+		m.states.WithLabelValues(string(s))
+	}
+	return m, nil
+}
+
+func (m *metrics) state(from, to api.State) {
+	if from != "" {
+		m.states.WithLabelValues(string(from)).Dec()
+	}
+	if to != "" {
+		m.states.WithLabelValues(string(to)).Inc()
+	}
+}
+
+func (m *metrics) took(op string, since time.Time) {
+	m.durations.WithLabelValues(op).Observe(time.Since(since).Seconds())
+}
+
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return string(api.AsError(err).Code)
+}

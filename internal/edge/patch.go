@@ -1,0 +1,102 @@
+package edge
+
+import (
+	"context"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// patch changes a running sandbox. Limits come first: they are all that can fail, and then nothing is changed.
+func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox, error) {
+	if err := checkPatch(p); err != nil {
+		return api.Sandbox{}, err
+	}
+	sb.work.Lock()
+	defer sb.work.Unlock()
+	now, err := e.running(ctx, sb)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	changed := map[string]any{}
+	if p.Resources != nil {
+		if err := e.setLimits(ctx, sb, now, *p.Resources); err != nil {
+			return api.Sandbox{}, err
+		}
+		changed["resources"] = merged(now.spec.Resources, *p.Resources)
+	}
+	if err := e.setWords(sb, p); err != nil {
+		return api.Sandbox{}, err
+	}
+	if p.Env != nil {
+		changed["env"] = sortedKeys(*p.Env) // names alone: values may be secret
+	}
+	if p.Labels != nil {
+		changed["labels"] = *p.Labels
+	}
+	e.tell(sb, "updated", "", changed)
+	return sb.view(), nil
+}
+
+// setWords replaces what only the record holds.
+func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.rec.State != api.StateRunning {
+		return wrongState(sb.id, settled{state: sb.rec.State, reason: sb.rec.Reason})
+	}
+	next := *sb.rec
+	if p.Env != nil {
+		next.Spec.Env = *p.Env
+	}
+	if p.Labels != nil {
+		next.Spec.Labels = *p.Labels
+	}
+	if err := e.store.save(&next); err != nil {
+		return createError(err)
+	}
+	*sb.rec = next
+	sb.env = environOf(environment(next.ImageEnv, next.Spec.Env))
+	return nil
+}
+
+// setLimits admits and sets new limits. While they change, the larger of old and new is counted. The caller holds
+// sb.work.
+func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Resources) error {
+	if err := fitsMachine(p); err != nil {
+		return err
+	}
+	old := now.spec.Resources
+	want := merged(old, p)
+	if err := e.ledger.change(sb.id, claimOf(old).max(claimOf(want))); err != nil {
+		return err
+	}
+	err := e.saveLimits(sb, want, true)
+	if err == nil {
+		err = now.box.SetLimits(ctx, want)
+	}
+	kept := want
+	if err != nil {
+		kept = old
+	}
+	// Not above what is counted already, so it can only fail for a sandbox that has ended meanwhile.
+	if lerr := e.ledger.change(sb.id, claimOf(kept)); err == nil {
+		err = lerr
+	}
+	if serr := e.saveLimits(sb, kept, false); err == nil {
+		err = serr
+	}
+	if err == nil {
+		return nil
+	}
+	if v := sb.view(); v.State != api.StateRunning {
+		return wrongState(sb.id, settled{state: v.State, reason: v.Reason})
+	}
+	return createError(err)
+}
+
+func (e *Edge) saveLimits(sb *sandbox, r api.Resources, patching bool) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.rec.Spec.Resources, sb.rec.Patching = r, patching
+	return e.store.save(sb.rec)
+}

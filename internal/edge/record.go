@@ -1,0 +1,181 @@
+package edge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+const recordVersion = 1
+
+var errVersion = errors.New("record has a later version")
+
+// record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so a rename
+// is all the care its record needs: no fsync.
+type record struct {
+	Version      int             `json:"version"`
+	Instance     string          `json:"instance"`
+	BootID       string          `json:"boot_id"`
+	ID           string          `json:"id"`
+	Project      string          `json:"project"`
+	Spec         api.Spec        `json:"spec"` // effective
+	ImageEnv     []string        `json:"image_env,omitempty"`
+	State        api.State       `json:"state"`
+	Reason       string          `json:"reason,omitempty"`
+	CreatedAt    time.Time       `json:"created_at"`
+	StartedAt    *time.Time      `json:"started_at,omitempty"`
+	EndedAt      *time.Time      `json:"ended_at,omitempty"`
+	Backend      string          `json:"backend"`
+	BackendState json.RawMessage `json:"backend_state,omitempty"`
+	Patching     bool            `json:"patching,omitempty"` // the limits in spec may not be set yet
+	Unclean      bool            `json:"unclean,omitempty"`  // it ended, but something of it may be left
+}
+
+func (r *record) view() api.Sandbox {
+	return api.Sandbox{
+		ID: r.ID, State: r.State, Reason: r.Reason, Project: r.Project, Spec: r.Spec,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
+	}
+}
+
+// files is how records reach the disk. Each operation has a label, so that a test can let exactly one fail or be the
+// last thing the process does.
+type files interface {
+	Write(label, path string, data []byte) error
+	Append(label, path string, data []byte) error
+	Rename(label, from, to string) error
+	Remove(label, path string) error
+}
+
+type osFiles struct{}
+
+func (osFiles) Write(_, path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
+
+func (osFiles) Append(_, path string, data []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.Write(data)
+	return err
+}
+
+func (osFiles) Rename(_, from, to string) error { return os.Rename(from, to) }
+
+func (osFiles) Remove(_, path string) error { return os.Remove(path) }
+
+// store is the folder of records: ID.json, and ID.events beside it.
+type store struct {
+	dir   string
+	files files
+	log   *slog.Logger
+}
+
+func (s *store) path(id string) string   { return filepath.Join(s.dir, id+".json") }
+func (s *store) events(id string) string { return filepath.Join(s.dir, id+".events") }
+
+// save puts a record in place whole or not at all. One id is saved by one goroutine at a time.
+func (s *store) save(r *record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record of %s: %w", r.ID, err)
+	}
+	tmp := s.path(r.ID) + ".tmp"
+	if err := s.files.Write("record:write", tmp, raw); err != nil {
+		return fmt.Errorf("write record of %s: %w", r.ID, err)
+	}
+	if err := s.files.Rename("record:rename", tmp, s.path(r.ID)); err != nil {
+		return fmt.Errorf("put record of %s in place: %w", r.ID, err)
+	}
+	return nil
+}
+
+// forget removes all files of a sandbox, the record last: what is left after a crash has a record still or can be told
+// as an orphan.
+func (s *store) forget(id string) error {
+	var faults []error
+	for _, f := range []struct{ label, path string }{
+		{"events:remove", s.events(id)}, {"record:remove-tmp", s.path(id) + ".tmp"}, {"record:remove", s.path(id)},
+	} {
+		if err := s.files.Remove(f.label, f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			faults = append(faults, fmt.Errorf("remove record of %s: %w", id, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// load reads all records. Ids whose record can't be read are named apart: after a power cut the last renames may show
+// files without their content. What belongs to no record is removed.
+func (s *store) load() (records []*record, damaged []string, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read records: %w", err)
+	}
+	known := map[string]bool{}
+	for _, e := range entries {
+		id, isRecord := strings.CutSuffix(e.Name(), ".json")
+		if !isRecord || !validID(id) {
+			continue
+		}
+		known[id] = true
+		r, err := s.read(id)
+		if errors.Is(err, errVersion) {
+			// A later version's record: its sandbox may live, and judging it is beyond this one.
+			s.log.Error("record is left alone", slog.String("sandbox", id), slog.Any("err", err))
+			continue
+		}
+		if err != nil {
+			s.log.Warn("record can't be read", slog.String("sandbox", id), slog.Any("err", err))
+			damaged = append(damaged, id)
+			continue
+		}
+		records = append(records, r)
+	}
+	for _, e := range entries {
+		id, ending, _ := strings.Cut(e.Name(), ".")
+		orphan := ending == "json.tmp" || (ending == "events" || ending == "events.tmp") && !known[id]
+		if !orphan || !validID(id) {
+			continue
+		}
+		if err := s.files.Remove("orphan:remove", filepath.Join(s.dir, e.Name())); err != nil {
+			return nil, nil, fmt.Errorf("remove orphan: %w", err)
+		}
+	}
+	return records, damaged, nil
+}
+
+func (s *store) read(id string) (*record, error) {
+	raw, err := os.ReadFile(s.path(id))
+	if err != nil {
+		return nil, err
+	}
+	r := &record{}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, err
+	}
+	if r.Version > recordVersion {
+		return nil, fmt.Errorf("%w %d", errVersion, r.Version)
+	}
+	if r.Version != recordVersion || r.ID != id {
+		return nil, fmt.Errorf("version %d of %q in the record of %q", r.Version, r.ID, id)
+	}
+	if len(after(r.State)) == 0 && !r.State.Ended() {
+		return nil, fmt.Errorf("unknown state %q", r.State)
+	}
+	if c := r.Spec.Resources; c.CPU == nil || c.MemoryMB == nil || c.PIDs == nil {
+		return nil, errors.New("no resources")
+	}
+	return r, nil
+}
+
+func validID(id string) bool { return regexp.MustCompile(`^[a-z][a-z0-9]{19,30}$`).MatchString(id) }

@@ -1,0 +1,154 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// Adoption is tried again when the backend can't tell yet whether a sandbox lives.
+const (
+	adoptTries = 4
+	adoptPause = 50 * time.Millisecond
+)
+
+// retry calls f until it succeeds, a few times with growing pauses.
+func retry(f func() error) error {
+	pause := adoptPause
+	for i := 1; ; i++ {
+		err := f()
+		if err == nil || i == adoptTries {
+			return err
+		}
+		<-time.After(pause)
+		pause *= 2
+	}
+}
+
+// recover brings every recorded sandbox to where it belongs.
+func (e *Edge) recover(ctx context.Context) error {
+	records, damaged, err := e.store.load()
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	todo := make([]*sandbox, 0, len(records))
+	for _, r := range records {
+		if r.Instance != e.cfg.Instance.ID || r.Backend != e.cfg.Backend.Name() {
+			// It may live, and isn't ours to judge.
+			e.log.Warn("record of another instance or backend is left alone", slog.String("sandbox", r.ID),
+				slog.String("instance", r.Instance), slog.String("backend", r.Backend))
+			continue
+		}
+		events, err := openJournal(e.store, r.ID)
+		if err != nil {
+			return err
+		}
+		sb := newSandbox(r, events)
+		e.boxes[r.ID] = sb
+		e.met.state("", r.State)
+		if r.CreatedAt.After(e.latest) {
+			e.latest = r.CreatedAt
+		}
+		if !r.State.Ended() || r.Unclean {
+			e.ledger.adopt(r.ID, claimOf(r.Spec.Resources))
+			todo = append(todo, sb)
+		}
+	}
+	e.parallel(len(todo), func(i int) { e.restore(ctx, todo[i]) })
+	e.parallel(len(damaged), func(i int) { e.discard(ctx, damaged[i]) })
+	if len(todo) > 0 {
+		e.log.Info("sandboxes restored", slog.Int("count", len(todo)), slog.Duration("took", time.Since(begun)))
+	}
+	return context.Cause(ctx)
+}
+
+// restore deals with one sandbox that was alive when it was last recorded, or whose remains weren't cleared away.
+func (e *Edge) restore(ctx context.Context, sb *sandbox) {
+	switch {
+	case sb.rec.State.Ended():
+		e.cleanUp(sb)
+	case sb.rec.State == api.StateCreating:
+		e.log.Info("half-made sandbox is removed", sb.attr())
+		e.undo(sb)
+	case sb.rec.BootID != e.boot:
+		e.lost(sb, "the machine was rebooted")
+	case sb.rec.State == api.StateStopping:
+		err := e.cfg.Backend.Clean(ctx, sb.id, sb.rec.BackendState)
+		e.end(sb, sb.rec.Reason, err)
+	default:
+		e.adopt(ctx, sb)
+	}
+}
+
+func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
+	var box Box
+	err := retry(func() error {
+		var err error
+		box, err = e.cfg.Backend.Adopt(ctx, sb.id, sb.rec.BackendState)
+		if errors.Is(err, ErrGone) || context.Cause(ctx) != nil {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err == nil && box == nil && context.Cause(ctx) != nil:
+		return // the edge is told to end while it starts: the next one adopts
+	case err != nil:
+		e.met.adoptions.WithLabelValues("failed").Inc()
+		e.log.Error("sandbox can't be adopted", sb.attr(), slog.Any("err", err))
+		e.lost(sb, fmt.Sprintf("adoption: %v", err))
+		return
+	case box == nil:
+		e.met.adoptions.WithLabelValues("gone").Inc()
+		e.lost(sb, "it died while no edge was running")
+		return
+	}
+	e.met.adoptions.WithLabelValues("adopted").Inc()
+	sb.mu.Lock()
+	sb.box, sb.rec.BackendState = box, box.State()
+	from := sb.rec.State
+	// A change that the last edge was in the middle of is taken back: running is where each of them started.
+	if short(from) {
+		sb.rec.State = api.StateRunning
+		e.met.state(from, api.StateRunning)
+	}
+	patching := sb.rec.Patching
+	sb.rec.Patching = false
+	e.saveLocked(sb)
+	sb.mu.Unlock()
+	if patching {
+		if err := box.SetLimits(ctx, sb.rec.Spec.Resources); err != nil {
+			e.log.Warn("interrupted change of limits not completed", sb.attr(), slog.Any("err", err))
+		}
+	}
+	e.kept.remember(sb)
+	e.tell(sb, "adopted", "", nil)
+	e.goTask(func() { e.watch(sb, box) })
+}
+
+// lost records the end of a sandbox that died unseen, and clears its remains away.
+func (e *Edge) lost(sb *sandbox, reason string) {
+	sb.mu.Lock()
+	sb.rec.Unclean = true
+	from := sb.rec.State
+	e.moveLocked(sb, api.StateFailed, reason)
+	sb.mu.Unlock()
+	e.tell(sb, string(api.StateFailed), reason, map[string]any{"was": string(from)})
+	e.cleanUp(sb)
+}
+
+// discard removes a sandbox whose record can't be read. Without a record nobody can be told of it.
+func (e *Edge) discard(ctx context.Context, id string) {
+	if err := e.cfg.Backend.Clean(ctx, id, nil); err != nil {
+		e.log.Error("sandbox without a readable record not removed", slog.String("sandbox", id), slog.Any("err", err))
+		return
+	}
+	if err := e.store.forget(id); err != nil {
+		e.log.Error("unreadable record not removed", slog.String("sandbox", id), slog.Any("err", err))
+	}
+}

@@ -1,0 +1,152 @@
+package edge
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// How soon a request that met a short state for too long may be tried again.
+const retryStateMS = 1000
+
+// sandbox is one sandbox of this edge, living or ended.
+type sandbox struct {
+	id      string
+	project string
+	created time.Time
+	events  *journal
+
+	// work is held by a patch: one at a time changes limits.
+	work sync.Mutex
+
+	// mu guards what follows, and the record's file.
+	mu      sync.Mutex
+	rec     *record
+	box     Box           // nil before it runs and after it ended
+	env     *environ      // the image's and the spec's
+	changed chan struct{} // closed at every change of state
+	gone    bool          // the record's files are removed, or will never be written
+}
+
+func newSandbox(rec *record, events *journal) *sandbox {
+	return &sandbox{
+		id: rec.ID, project: rec.Project, created: rec.CreatedAt, events: events, rec: rec,
+		env: environOf(environment(rec.ImageEnv, rec.Spec.Env)), changed: make(chan struct{}),
+	}
+}
+
+func (sb *sandbox) view() api.Sandbox {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.rec.view()
+}
+
+// attr is the log attribute of a sandbox.
+func (sb *sandbox) attr() slog.Attr { return slog.String("sandbox", sb.id) }
+
+// settled is what a request finds when no short state is in the way.
+type settled struct {
+	state  api.State
+	reason string
+	box    Box
+	env    *environ
+	spec   api.Spec
+}
+
+// settle waits while the sandbox is in a short state, for as long as the edge's config says and ctx allows.
+func (e *Edge) settle(ctx context.Context, sb *sandbox) (settled, error) {
+	var patience <-chan time.Time
+	for {
+		sb.mu.Lock()
+		now := settled{sb.rec.State, sb.rec.Reason, sb.box, sb.env, sb.rec.Spec}
+		changed := sb.changed
+		sb.mu.Unlock()
+		if !short(now.state) {
+			return now, nil
+		}
+		if patience == nil {
+			t := time.NewTimer(e.cfg.ShortWait)
+			defer t.Stop()
+			patience = t.C
+		}
+		select {
+		case <-changed:
+		case <-patience:
+			err := api.Errorf(api.CodeWrongState, "sandbox %s is still %s after %v", sb.id, now.state, e.cfg.ShortWait)
+			err.RetryMS, err.Hint = retryStateMS, "try again"
+			return now, err
+		case <-ctx.Done():
+			return now, context.Cause(ctx)
+		case <-e.quit:
+			return now, errClosing()
+		}
+	}
+}
+
+// running waits for the sandbox to be ready for work, or says why it never will be.
+func (e *Edge) running(ctx context.Context, sb *sandbox) (settled, error) {
+	now, err := e.settle(ctx, sb)
+	if err != nil {
+		return now, err
+	}
+	if now.state != api.StateRunning {
+		return now, wrongState(sb.id, now)
+	}
+	return now, nil
+}
+
+func wrongState(id string, now settled) *api.Error {
+	if now.reason != "" {
+		return api.Errorf(api.CodeWrongState, "sandbox %s is %s: %s", id, now.state, now.reason)
+	}
+	return api.Errorf(api.CodeWrongState, "sandbox %s is %s", id, now.state)
+}
+
+func errClosing() *api.Error {
+	err := api.Errorf(api.CodeUnavailable, "the edge is shutting down")
+	err.RetryMS = retryStateMS
+	return err
+}
+
+// moveLocked changes the state, if the table allows it, and saves the record. A record that can't be saved is only told:
+// what happened to the sandbox is true all the same. The caller holds sb.mu.
+func (e *Edge) moveLocked(sb *sandbox, to api.State, reason string) bool {
+	from := sb.rec.State
+	if !legal(from, to) {
+		return false
+	}
+	now := time.Now().UTC()
+	sb.rec.State, sb.rec.Reason = to, reason
+	if to == api.StateRunning && sb.rec.StartedAt == nil {
+		sb.rec.StartedAt = &now
+	}
+	if to.Ended() {
+		sb.rec.EndedAt = &now
+	}
+	e.saveLocked(sb)
+	e.met.state(from, to)
+	close(sb.changed)
+	sb.changed = make(chan struct{})
+	return true
+}
+
+func (e *Edge) saveLocked(sb *sandbox) {
+	if sb.gone {
+		return
+	}
+	if err := e.store.save(sb.rec); err != nil {
+		e.met.saveFaults.Inc()
+		e.log.Error("record not saved", sb.attr(), slog.Any("err", err))
+	}
+}
+
+// tell appends an event.
+func (e *Edge) tell(sb *sandbox, kind, message string, data map[string]any) {
+	if err := sb.events.add(kind, message, data); err != nil {
+		e.met.saveFaults.Inc()
+		e.log.Error("event not saved", sb.attr(), slog.Any("err", err))
+	}
+}

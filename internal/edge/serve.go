@@ -1,0 +1,185 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// handler serves one stream. Its error is told to the client; without one it has ended the stream itself.
+type handler func(ctx context.Context, s *aether.Stream, o aether.Open) error
+
+// errGone is the cause of a context whose client has left.
+var errGone = errors.New("the client has gone")
+
+// Run serves the edge's socket until ctx ends. Streams that are open then are cut off.
+func (e *Edge) Run(ctx context.Context) error {
+	path := e.cfg.Instance.Socket(SocketName)
+	// The folder is locked, so a socket that exists is a dead edge's.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("edge socket: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	defer stop()
+	handlers := e.handlers()
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	for {
+		c, err := ln.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			ln.Close()
+			return fmt.Errorf("accept on edge socket: %w", err)
+		}
+		conns.Go(func() { e.serveConn(ctx, c, handlers) })
+	}
+}
+
+func (e *Edge) serveConn(ctx context.Context, c net.Conn, handlers map[string]handler) {
+	conn, err := aether.Server(c, aether.Options{
+		Name: "edge", MaxData: aether.MaxDataAether, MaxStreams: 65_536,
+		Panic: func(v any, stack []byte) {
+			e.log.Error("a handler panicked", slog.Any("panic", v), slog.String("stack", string(stack)))
+		},
+	})
+	if err != nil {
+		e.log.Warn("connection to the edge refused", slog.Any("err", err))
+		return
+	}
+	defer func() {
+		if err := conn.Close(); err != nil {
+			e.log.Debug("connection to the edge closed", slog.Any("err", err))
+		}
+	}()
+	err = conn.Serve(ctx, func(ctx context.Context, s *aether.Stream) { e.serveStream(ctx, s, handlers) })
+	if err != nil && ctx.Err() == nil {
+		e.log.Debug("connection to the edge ended", slog.Any("err", err))
+	}
+}
+
+func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[string]handler) {
+	o := s.Open()
+	h, ok := handlers[o.Method]
+	if !ok {
+		s.Reset(api.Errorf(api.CodeNotImplemented, "method %q isn't known", clip(o.Method)))
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		select {
+		case <-s.Done():
+			cancel(errGone)
+		case <-ctx.Done():
+		}
+	})
+	err := h(ctx, s, o)
+	cancel(nil)
+	watcher.Wait()
+	if err == nil {
+		return
+	}
+	told := *api.AsError(err)
+	told.RequestID = o.RequestID
+	if told.Code == api.CodeInternal {
+		e.log.Error("request failed", slog.String("method", o.Method), slog.String("sandbox", clip(o.Sandbox)),
+			slog.String("request", o.RequestID), slog.Any("err", err))
+	}
+	s.Reset(&told)
+}
+
+// handlers are the methods that the edge's socket has. Everything that isn't here is refused: what only the edge may ask
+// of an aether never gets there.
+func (e *Edge) handlers() map[string]handler {
+	h := map[string]handler{
+		"sandbox.create":  e.serveCreate,
+		"sandbox.get":     onSandbox(e, func(_ context.Context, sb *sandbox, _ struct{}) (any, error) { return sb.view(), nil }),
+		"sandbox.list":    e.serveList,
+		"sandbox.patch":   onSandbox(e, func(ctx context.Context, sb *sandbox, p api.Patch) (any, error) { return e.patch(ctx, sb, p) }),
+		"sandbox.stop":    onSandbox(e, e.serveStop),
+		"sandbox.metrics": onSandbox(e, e.serveUsage),
+		"sandbox.events":  e.serveEvents,
+		"sandbox.logs":    e.serveLogs,
+		"node.get":        e.serveNode,
+		"exec":            e.exec,
+	}
+	for _, m := range []string{
+		"attach", "signal", "resize", "processes", "process", "forget",
+		"session.create", "session.list", "session.interrupt", "session.close",
+	} {
+		h[m] = e.pass
+	}
+	return h
+}
+
+// pass relays a method that the sandbox's aether serves.
+func (e *Edge) pass(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	sb, err := e.find(o.Project, o.Sandbox)
+	if err != nil {
+		return err
+	}
+	now, err := e.running(ctx, sb)
+	if err != nil {
+		return err
+	}
+	down, err := now.box.Open(ctx, aether.Open{
+		Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: o.Body,
+	})
+	if err != nil {
+		return notStarted(ctx, now.box, err)
+	}
+	err = e.relay(ctx, s, down)
+	if o.Method == "attach" {
+		e.kept.look(sb)
+	}
+	return err
+}
+
+// onSandbox makes a handler of a unary method about one sandbox from its body's type and what it does.
+func onSandbox[T any](e *Edge, do func(context.Context, *sandbox, T) (any, error)) handler {
+	decode := api.NewDecoder[T]()
+	return func(ctx context.Context, s *aether.Stream, o aether.Open) error {
+		sb, err := e.find(o.Project, o.Sandbox)
+		if err != nil {
+			return err
+		}
+		var body T
+		if len(o.Body) > 0 {
+			if body, err = decode.Decode(o.Body); err != nil {
+				return err
+			}
+		}
+		v, err := do(ctx, sb, body)
+		if err != nil {
+			return err
+		}
+		return reply(ctx, s, v)
+	}
+}
+
+func reply(ctx context.Context, s *aether.Stream, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode reply: %w", err)
+	}
+	if err := s.Send(ctx, aether.MsgReply, raw); err != nil {
+		return err
+	}
+	return s.Close()
+}

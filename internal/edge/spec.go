@@ -1,0 +1,317 @@
+package edge
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// The bounds of a spec.
+const (
+	maxEnvBytes     = 256 << 10 // names and values together, with a byte for each '='
+	maxCommandBytes = 1 << 20
+	maxLabels       = 64
+	maxLabelKey     = 128
+	maxLabelValue   = 1024
+	maxJob          = 128
+	maxUser         = 256
+	maxPath         = 4095
+	maxSeconds      = 10 * 366 * 24 * 3600
+	minCPU          = 0.01 // the least that the kernel's CPU limit can express
+)
+
+// The defaults of a spec, beside what the image says.
+const (
+	defaultBackend  = "container"
+	defaultCPU      = 1.0
+	defaultMemoryMB = 512
+	defaultPIDs     = 512
+	defaultHostname = "sandbox"
+	defaultUser     = "root"
+)
+
+// faults gathers what is wrong with a request, so that the client is told of all of it at once.
+type faults []*api.Error
+
+func (f *faults) add(code api.Code, field, hint, format string, args ...any) {
+	*f = append(*f, api.FieldError(code, field, hint, format, args...))
+}
+
+func (f *faults) take(err error) {
+	if err != nil {
+		*f = append(*f, api.AsError(err))
+	}
+}
+
+// err is the first fault, with the others told in its detail. What is malformed comes before what can't be enforced:
+// the latter may change once the former is put right.
+func (f *faults) err() error {
+	if len(*f) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(*f, func(a, b *api.Error) int { return a.HTTP - b.HTTP })
+	first := (*f)[0]
+	for _, e := range (*f)[1:] {
+		first.Detail += "; also " + e.Error()
+	}
+	return first
+}
+
+// effective checks a spec and fills in what it leaves open.
+func effective(s api.Spec, img ImageConfig) (api.Spec, error) {
+	var f faults
+	checkNames(&f, s)
+	checkResources(&f, s.Resources)
+	checkTTL(&f, s.TTL)
+	checkChoices(&f, s)
+	checkUnsupported(&f, s)
+	if err := f.err(); err != nil {
+		return s, err
+	}
+	s.Backend = or(s.Backend, defaultBackend)
+	s.User = or(s.User, img.User, defaultUser)
+	s.Workdir = or(s.Workdir, img.Workdir, "/")
+	s.Hostname = or(s.Hostname, img.Hostname, defaultHostname)
+	s.QoS = or(s.QoS, "be")
+	s.OnIdle, s.OnExpire = or(s.OnIdle, "stop"), or(s.OnExpire, "stop")
+	s.Runtime = or(s.Runtime, "native")
+	s.Isolation = or(s.Isolation, "shared")
+	s.Resources = merged(api.Resources{CPU: new(defaultCPU), MemoryMB: new(int64(defaultMemoryMB)), PIDs: new(int64(defaultPIDs))}, s.Resources)
+	return s, nil
+}
+
+func or(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// merged is r with what p sets.
+func merged(r, p api.Resources) api.Resources {
+	if p.CPU != nil {
+		r.CPU = p.CPU
+	}
+	if p.MemoryMB != nil {
+		r.MemoryMB = p.MemoryMB
+	}
+	if p.PIDs != nil {
+		r.PIDs = p.PIDs
+	}
+	return r
+}
+
+func checkNames(f *faults, s api.Spec) {
+	if s.Image == "" {
+		f.add(api.CodeInvalid, "image", "name an image of the node's store", "it is missing")
+	}
+	if len(s.Command) > 0 && s.Command[0] == "" {
+		f.add(api.CodeInvalid, "command[0]", "name a program", "it is empty")
+	}
+	f.take(api.ValidateArgv("command", s.Command))
+	size := 0
+	for _, a := range s.Command {
+		size += len(a) + 1
+	}
+	if size > maxCommandBytes {
+		f.add(api.CodeTooLarge, "command", "put it into a file of the sandbox", "it is %d bytes; the limit is %d", size, maxCommandBytes)
+	}
+	checkEnv(f, "env", s.Env)
+	checkLabels(f, s.Labels)
+	if len(s.Job) > maxJob || !printable(s.Job) {
+		f.add(api.CodeInvalid, "job", "use up to 128 printable characters", "%q isn't a job name", clip(s.Job))
+	}
+	if len(s.User) > maxUser || strings.ContainsAny(s.User, "\x00\n") {
+		f.add(api.CodeInvalid, "user", "use a name, a uid, name:group or uid:gid", "%q isn't a user", clip(s.User))
+	}
+	if s.Workdir != "" && (!strings.HasPrefix(s.Workdir, "/") || len(s.Workdir) > maxPath || strings.ContainsRune(s.Workdir, 0)) {
+		f.add(api.CodeInvalid, "workdir", "use an absolute path", "%q isn't one", clip(s.Workdir))
+	}
+	if s.Hostname != "" && !validHostname(s.Hostname) {
+		f.add(api.CodeInvalid, "hostname", "use labels of letters, digits and hyphens, as RFC 1123 says, 64 characters at most", "%q isn't a host name", clip(s.Hostname))
+	}
+}
+
+func checkEnv(f *faults, field string, env map[string]string) {
+	f.take(api.ValidateEnv(field, env))
+	size := 0
+	for k, v := range env {
+		size += len(k) + len(v) + 1
+	}
+	if size > maxEnvBytes {
+		f.add(api.CodeTooLarge, field, "put large values into files", "it is %d bytes; the limit is %d", size, maxEnvBytes)
+	}
+}
+
+func checkLabels(f *faults, labels map[string]string) {
+	if len(labels) > maxLabels {
+		f.add(api.CodeInvalid, "labels", "use fewer", "there are %d; the limit is %d", len(labels), maxLabels)
+	}
+	for k, v := range labels {
+		if k == "" || len(k) > maxLabelKey || !printable(k) {
+			f.add(api.CodeInvalid, "labels", "use keys of 1 to 128 printable characters", "%q isn't a label's key", clip(k))
+		}
+		if len(v) > maxLabelValue || !printable(v) {
+			f.add(api.CodeInvalid, "labels."+clip(k), "use up to 1024 printable characters", "%q isn't a label's value", clip(v))
+		}
+	}
+}
+
+func checkResources(f *faults, r api.Resources) {
+	const field = "resources."
+	if r.CPU != nil && (math.IsNaN(*r.CPU) || math.IsInf(*r.CPU, 0) || *r.CPU < minCPU || *r.CPU > 1e6) {
+		f.add(api.CodeInvalid, field+"cpu", "leave it out for the default of 1 core", "%v isn't a number of cores; the least is %v", *r.CPU, minCPU)
+	}
+	for _, n := range []struct {
+		name  string
+		value *int64
+		most  int64
+		hint  string
+	}{
+		{"memory_mb", r.MemoryMB, 1 << 40, "leave it out for the default of 512"},
+		{"disk_mb", r.DiskMB, 1 << 40, "leave it out for no limit of its own"},
+		{"pids", r.PIDs, 4_194_304, "leave it out for the default of 512"},
+	} {
+		if n.value != nil && (*n.value < 1 || *n.value > n.most) {
+			f.add(api.CodeInvalid, field+n.name, n.hint, "%d isn't between 1 and %d", *n.value, n.most)
+		}
+	}
+	if r.DiskMB != nil && *r.DiskMB > 0 {
+		f.add(api.CodeUnsupportedConstraint, field+"disk_mb", "leave it out", "%d can't be enforced: this build has no disk limits yet", *r.DiskMB)
+	}
+}
+
+func checkTTL(f *faults, t api.TTL) {
+	for _, n := range []struct {
+		name      string
+		value     *int64
+		supported bool
+	}{
+		{"ttl.idle_s", t.IdleS, false},
+		{"ttl.running_s", t.RunningS, true},
+		{"ttl.paused_s", t.PausedS, false},
+		{"ttl.max_s", t.MaxS, true},
+	} {
+		switch {
+		case n.value == nil:
+		case *n.value < 1 || *n.value > maxSeconds:
+			f.add(api.CodeInvalid, n.name, "leave it out for no limit", "%d isn't between 1 and %d", *n.value, int64(maxSeconds))
+		case !n.supported:
+			f.add(api.CodeUnsupportedConstraint, n.name, "use ttl.running_s or ttl.max_s", "%d can't be enforced by this build yet", *n.value)
+		}
+	}
+}
+
+// checkChoices checks the fields that have a list of values: what isn't in it is malformed, what is in it beyond the
+// supported ones can't be enforced.
+func checkChoices(f *faults, s api.Spec) {
+	for _, c := range []struct {
+		field, value string
+		supported    []string
+		known        []string
+	}{
+		{"backend", s.Backend, []string{defaultBackend}, []string{"fncall", "microvm", "vm", "sim"}},
+		{"isolation", s.Isolation, []string{"shared", "own"}, []string{"microvm", "vm"}},
+		{"qos", s.QoS, []string{"be"}, []string{"ls"}},
+		{"on_idle", s.OnIdle, []string{"stop"}, []string{"pause"}},
+		{"on_expire", s.OnExpire, []string{"stop"}, []string{"pause"}},
+		{"runtime", s.Runtime, []string{"native"}, []string{"crun", "gvisor"}},
+	} {
+		hint := "leave it out, or use " + strings.Join(c.supported, " or ")
+		switch {
+		case c.value == "" || slices.Contains(c.supported, c.value):
+		case slices.Contains(c.known, c.value):
+			f.add(api.CodeUnsupportedConstraint, c.field, hint, "%q isn't supported by this build yet", c.value)
+		default:
+			f.add(api.CodeInvalid, c.field, hint, "%q isn't one of %s", clip(c.value), strings.Join(slices.Concat(c.supported, c.known), ", "))
+		}
+	}
+}
+
+// checkUnsupported refuses every constraint that nothing here would enforce, unless it is the weakest there is.
+func checkUnsupported(f *faults, s api.Spec) {
+	no := func(set bool, field, what string, value any) {
+		if set {
+			f.add(api.CodeUnsupportedConstraint, field, "leave it out", "%s (%v) can't be had with this build yet", what, value)
+		}
+	}
+	no(len(s.Layers) > 0, "layers", "layers", len(s.Layers))
+	no(len(s.Mounts) > 0, "mounts", "mounts", len(s.Mounts))
+	// No network at all is what every sandbox gets, so a policy that allows nothing is kept.
+	if n := s.Network; n != nil {
+		no(len(n.Allow) > 0, "network.allow", "network access", n.Allow)
+	}
+	if i := s.Integrity; i != nil {
+		no(len(i.Hidden)+len(i.ReadOnly)+len(i.VerifyOnly) > 0, "integrity", "integrity rules", len(i.Hidden)+len(i.ReadOnly)+len(i.VerifyOnly))
+	}
+	no(s.Priority != 0, "priority", "a priority", s.Priority)
+	no(s.Burst, "burst", "overflow to other nodes", s.Burst)
+	no(len(s.Secrets) > 0, "secrets", "secrets", len(s.Secrets))
+}
+
+// validHostname follows RFC 1123, within the kernel's 64 characters.
+func validHostname(s string) bool {
+	if len(s) > 64 {
+		return false
+	}
+	alnum := func(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
+	for label := range strings.SplitSeq(s, ".") {
+		n := len(label)
+		if n == 0 || n > 63 || !alnum(label[0]) || !alnum(label[n-1]) {
+			return false
+		}
+		if strings.ContainsFunc(label, func(r rune) bool { return r > 0x7f || r != '-' && !alnum(byte(r)) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' })
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "…"
+	}
+	return s
+}
+
+// checkPatch checks what a patch sets, by the same rules as a create.
+func checkPatch(p api.Patch) error {
+	var f faults
+	if p.Env != nil {
+		checkEnv(&f, "env", *p.Env)
+	}
+	if p.Labels != nil {
+		checkLabels(&f, *p.Labels)
+	}
+	if p.Resources != nil {
+		checkResources(&f, *p.Resources)
+	}
+	return f.err()
+}
+
+// environment merges variables by rising precedence. An image's entry without '=' is dropped: it names no value.
+func environment(image []string, spec map[string]string) []string {
+	env := newEnvironment(len(image) + len(spec))
+	for _, kv := range image {
+		if strings.Index(kv, "=") > 0 {
+			env.set([]byte(kv))
+		}
+	}
+	for _, k := range sortedKeys(spec) {
+		env.set(fmt.Appendf(nil, "%s=%s", k, spec[k]))
+	}
+	out := make([]string, len(env.list))
+	for i, kv := range env.list {
+		out[i] = string(kv)
+	}
+	return out
+}
