@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -138,72 +137,84 @@ func action(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	}
 }
 
-// judge is the naive reading of the profile and of our denials: the reference for the compiled filter.
-func judge(t testing.TB, a arch, p *specs.LinuxSeccomp, audit, nr uint32, args [6]uint64) uint32 {
-	t.Helper()
-	if audit != a.audit || nr > a.last() {
-		return enosys
+// call is what a filter is asked about.
+type call struct {
+	audit, nr uint32
+	args      [6]uint64
+}
+
+// reference is the naive reading of the profile and of our denials, against which the compiled filter is held.
+type reference struct {
+	arch    arch
+	profile *specs.LinuxSeccomp
+	names   map[uint32]string
+	rules   map[uint32][]specs.LinuxSyscall // in the profile's order
+}
+
+func newReference(a arch) reference {
+	r := reference{arch: a, profile: profile(a), names: map[uint32]string{}, rules: map[uint32][]specs.LinuxSyscall{}}
+	for name, nr := range a.numbers {
+		r.names[nr] = name
 	}
-	def, err := action(p.DefaultAction, p.DefaultErrnoRet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := ""
-	for n, k := range a.numbers {
-		if k == nr {
-			name = n
+	for _, s := range r.profile.Syscalls {
+		for _, name := range s.Names {
+			if nr, ok := a.numbers[name]; ok {
+				r.rules[nr] = append(r.rules[nr], s)
+			}
 		}
 	}
+	return r
+}
+
+func (r reference) judge(c call) (uint32, error) {
+	if c.audit != r.arch.audit || c.nr > r.arch.last() {
+		return enosys, nil
+	}
+	name := r.names[c.nr]
 	if name == "clone3" {
-		return enosys
+		return enosys, nil
 	}
-	if slices.Contains(denied(), name) || name == "ioctl" && slices.Contains(ttyRequests(), uint32(args[1])) {
-		return eperm
+	if slices.Contains(denied(), name) || name == "ioctl" && slices.Contains(ttyRequests(), uint32(c.args[1])) {
+		return eperm, nil
 	}
-	verdict := def
-	for _, s := range p.Syscalls {
-		if !slices.Contains(s.Names, name) {
-			continue
-		}
+	for _, s := range r.rules[c.nr] {
 		met := true
 		for _, arg := range s.Args {
-			met = met && meets(t, arg, args[arg.Index]&0xffffffff)
+			if !met {
+				break
+			}
+			var err error
+			if met, err = meets(arg, c.args[arg.Index]&0xffffffff); err != nil {
+				return 0, err
+			}
 		}
 		if met {
-			if verdict, err = action(s.Action, s.ErrnoRet); err != nil {
-				t.Fatal(err)
-			}
-			break
+			return action(s.Action, s.ErrnoRet)
 		}
 	}
-	return verdict
+	return action(r.profile.DefaultAction, r.profile.DefaultErrnoRet)
 }
 
-func meets(t testing.TB, arg specs.LinuxSeccompArg, v uint64) bool {
-	t.Helper()
+func meets(arg specs.LinuxSeccompArg, v uint64) (bool, error) {
 	switch arg.Op {
 	case specs.OpEqualTo:
-		return v == arg.Value
+		return v == arg.Value, nil
 	case specs.OpLessThan:
-		return v < arg.Value
+		return v < arg.Value, nil
 	case specs.OpMaskedEqual:
-		return v&arg.Value == arg.ValueTwo
+		return v&arg.Value == arg.ValueTwo, nil
 	default:
-		t.Fatalf("operator %s isn't known here", arg.Op)
-		return false
+		return false, fmt.Errorf("operator %s isn't known here", arg.Op)
 	}
 }
 
-func TestTablesKnowTheRunningKernel(t *testing.T) {
+func TestNumbersComeFromTheRightTables(t *testing.T) {
 	for _, a := range arches(t) {
 		for _, name := range []string{"read", "clone", "clone3", "execveat", "newfstatat", "seccomp", "mseal", "umount2"} {
 			if _, ok := a.numbers[name]; !ok {
 				t.Errorf("%s: no number for %s", a.name, name)
 			}
 		}
-	}
-	if _, err := os.Stat("/proc/self"); err != nil {
-		t.Fatal(err)
 	}
 	if a := arches(t)[0]; a.numbers["clone3"] != 435 || a.numbers["ioctl"] != 16 {
 		t.Errorf("amd64: clone3 is %d, ioctl is %d", a.numbers["clone3"], a.numbers["ioctl"])
@@ -229,5 +240,20 @@ func TestUnknownNames(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("without a number on amd64 and arm64: %v", slices.Sorted(maps.Keys(unknown)))
+	for name := range unknown {
+		// 32-bit system calls and those of other architectures go by these names.
+		old := strings.Contains(name, "64") || strings.HasSuffix(name, "32") || slices.Contains(foreignNames(), name)
+		if !old {
+			t.Errorf("the profile knows %s, the tables don't: update golang.org/x/sys, or add it to foreignNames", name)
+		}
+	}
+}
+
+// foreignNames are system calls that neither amd64 nor arm64 has.
+func foreignNames() []string {
+	return []string{
+		"_llseek", "_newselect", "arm_sync_file_range", "breakpoint", "cacheflush", "ipc", "mmap2", "recv",
+		"riscv_hwprobe", "send", "set_tls", "sigprocmask", "sigreturn", "socketcall", "sync_file_range2", "ugetrlimit",
+		"waitpid",
+	}
 }

@@ -2,7 +2,6 @@ package seccomp
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,13 +31,3 @@ func (p *Program) Addr() uintptr { return uintptr(unsafe.Pointer(&p.fprog)) }
 
 // Len is the number of instructions.
 func (p *Program) Len() int { return len(p.insns) }
-
-// Load puts the calling thread, and all that it will start, under the filter for good. It needs CAP_SYS_ADMIN in the
-// user namespace, or no_new_privs. Lock the goroutine to its thread first.
-func (p *Program) Load() error {
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, p.Addr())
-	if errno != 0 {
-		return fmt.Errorf("load seccomp filter of %d instructions: %w", p.Len(), errno)
-	}
-	return nil
-}
