@@ -2,6 +2,4 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
-
-func program() []unix.SockFilter { return nil }
+func program() []instruction { return nil }

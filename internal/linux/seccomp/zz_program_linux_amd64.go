@@ -2,11 +2,9 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
-
-// program is the filter for linux/amd64: code, jump if true, jump if false, operand.
-func program() []unix.SockFilter {
-	return []unix.SockFilter{
+// program is the filter for linux/amd64.
+func program() []instruction {
+	return []instruction{
 		{0x20, 0, 0, 0x4}, {0x15, 1, 0, 0xc000003e}, {0x6, 0, 0, 0x50026}, {0x20, 0, 0, 0x0},
 		{0x35, 99, 0, 0x111}, {0x35, 65, 0, 0x9b}, {0x35, 40, 0, 0x68}, {0x35, 28, 0, 0x2a},
 		{0x35, 7, 0, 0x11}, {0x35, 1, 0, 0x10}, {0x6, 0, 0, 0x7fff0000}, {0x20, 0, 0, 0x18},

@@ -2,11 +2,9 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
-
-// program is the filter for linux/arm64: code, jump if true, jump if false, operand.
-func program() []unix.SockFilter {
-	return []unix.SockFilter{
+// program is the filter for linux/arm64.
+func program() []instruction {
+	return []instruction{
 		{0x20, 0, 0, 0x4}, {0x15, 1, 0, 0xc00000b7}, {0x6, 0, 0, 0x50026}, {0x20, 0, 0, 0x0},
 		{0x35, 103, 0, 0xeb}, {0x35, 46, 0, 0x6b}, {0x35, 21, 0, 0x3c}, {0x35, 11, 0, 0x1e},
 		{0x35, 3, 0, 0x13}, {0x35, 1, 0, 0x12}, {0x6, 0, 0, 0x7fff0000}, {0x6, 0, 0, 0x50001},
