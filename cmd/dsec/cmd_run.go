@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/libdsec"
+)
+
+// stopLimit bounds how long a command waits for its sandbox to be gone.
+const stopLimit = 30 * time.Second
+
+func (a *app) runCommand() *cobra.Command {
+	var spec specFlags
+	var ex execFlags
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "run [flags] IMAGE [-- CMD...]",
+		Short: "Make a sandbox, run a command in it, stop it",
+		Long: "Makes a sandbox from an image, runs a command in it, prints what the command prints, and stops the sandbox.\n" +
+			"Without a command it runs what the image says (ENTRYPOINT and CMD), else a shell.\n\n" +
+			"At a terminal the command gets a terminal too. Otherwise its input is empty unless -i is given. Ctrl-C and the\n" +
+			"like go to the command. The exit code is the command's.",
+		Example: "  dsec run busybox -- echo hello\n" +
+			"  dsec run -it debian                                  # a shell\n" +
+			"  tar c . | dsec run -i busybox -- tar t               # pipe into it\n" +
+			"  dsec run -m 2g --cpu 2 -e KEY=value debian -- make   # limits and environment\n" +
+			"  dsec run --timeout 30s busybox -- sleep 100          # exits with 124",
+		Args: withCommand("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			want, err := spec.spec(args[0], a.lookupEnv)
+			if err != nil {
+				return err
+			}
+			return a.withClient(func(c *libdsec.Client) error {
+				return a.runInNew(cmd.Context(), c, want, runPlan{ex: &ex, argv: commandOf(args), keep: keep})
+			})
+		},
+	}
+	spec.add(cmd)
+	ex.add(cmd)
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running")
+	cmd.Flags().Bool("rm", true, "stop the sandbox at the end (always so, unless --keep)")
+	cmd.Flags().SetInterspersed(a.dashed)
+	return cmd
+}
+
+// runPlan is what happens in a sandbox that run makes.
+type runPlan struct {
+	ex   *execFlags
+	argv []string
+	keep bool
+}
+
+// runInNew makes the sandbox, runs the plan in it, and stops it whichever way that went.
+func (a *app) runInNew(ctx context.Context, c *libdsec.Client, spec api.Spec, plan runPlan) (err error) {
+	if err := plan.ex.resolve(a); err != nil {
+		return err
+	}
+	sb, err := a.create(ctx, c, spec)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if plan.keep || errors.Is(err, errDetached) {
+			return
+		}
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		if _, stopErr := sb.Stop(limited); stopErr != nil && !api.IsCode(stopErr, api.CodeNotFound) {
+			err = errors.Join(err, stopErr)
+		}
+	}()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	// The sandbox has the variables, user and directory already.
+	command := libdsec.Cmd{Argv: plan.argv, Timeout: plan.ex.timeout}
+	return a.foreground(ctx, sb, command, plan.ex)
+}
+
+// create makes a sandbox. An interrupt doesn't break the request off, because then nobody would know what came of it:
+// whoever called finds ctx ended, and the sandbox to stop.
+func (a *app) create(ctx context.Context, c *libdsec.Client, spec api.Spec) (*libdsec.Sandbox, error) {
+	done := a.progress("creating the sandbox")
+	defer done()
+	limited, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(stopLimit, func() { cancel(context.Cause(ctx)) })
+	})()
+	return c.Create(limited, spec)
+}

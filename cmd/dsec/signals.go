@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// signalRouter hands the process's signals to whoever is in charge of them now: at first to the root, which ends the
+// command; while a remote command runs in the foreground, to what forwards them. The lock is never held during a call.
+type signalRouter struct {
+	ch   chan os.Signal
+	done chan struct{}
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex // guards handler
+	handler func(os.Signal)
+}
+
+// newSignalRouter starts routing. A burst of a few signals is kept while a handler is busy.
+func newSignalRouter(handler func(os.Signal)) *signalRouter {
+	r := &signalRouter{ch: make(chan os.Signal, 8), done: make(chan struct{}), handler: handler}
+	signal.Notify(r.ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	r.wg.Go(r.loop)
+	return r
+}
+
+func (r *signalRouter) loop() {
+	for {
+		select {
+		case s := <-r.ch:
+			r.mu.Lock()
+			h := r.handler
+			r.mu.Unlock()
+			h(s)
+		case <-r.done:
+			return
+		}
+	}
+}
+
+// route sends signals to handler until the returned function is called.
+func (r *signalRouter) route(handler func(os.Signal)) (restore func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.handler
+	r.handler = handler
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.handler = old
+	}
+}
+
+func (r *signalRouter) close() {
+	signal.Stop(r.ch)
+	close(r.done)
+	r.wg.Wait()
+}

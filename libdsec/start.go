@@ -1,0 +1,141 @@
+package libdsec
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// Start starts a command and returns when it runs. Its output can be read, or handled as it comes; attaching to it by
+// id works from elsewhere too. Unless it is detached, the end of ctx kills the whole tree of it.
+func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process, error) {
+	if cmd.Stdin != nil && o.StdinPipe {
+		return nil, api.FieldError(api.CodeInvalid, "stdin", "", "a process has either a reader or a pipe as its stdin")
+	}
+	m := cmd.message()
+	m.Stdin = m.Stdin || o.StdinPipe
+	m.Keep, m.Lossless, m.Tag = true, o.Lossless, o.Tag
+	if o.TTY != nil {
+		m.TTY, m.Rows, m.Cols = true, uint32(o.TTY.Rows), uint32(o.TTY.Cols)
+	}
+	stream, began, err := s.startStream(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{
+		sandbox: s, handlers: o.Handlers, detach: o.Detach, tty: m.TTY, id: began.ID, pid: int(began.PIDInside),
+		started: time.Unix(0, began.StartedAtUnixNano),
+	}
+	if m.Stdin {
+		p.stdin = newStdinPipe(p)
+	}
+	p.run(ctx, stream, position{})
+	if cmd.Stdin != nil {
+		go p.feed(cmd.Stdin) // a reader can't be interrupted, so nobody waits for it
+	}
+	return p, nil
+}
+
+// startStream opens the stream and waits until the command runs. Only a failure that proves that nothing ran is followed
+// by another try.
+func (s *Sandbox) startStream(ctx context.Context, m aether.ExecStart) (*aether.Stream, aether.Started, error) {
+	pause := firstPause
+	for try := 1; ; try++ {
+		stream, began, err := s.begin(ctx, s.openExec(m))
+		if err == nil || try == sendTries || !nothingRan(err, http.MethodPost) {
+			return stream, began, err
+		}
+		if err := rest(ctx, waitFor(err, pause)); err != nil {
+			return nil, began, err
+		}
+		pause *= 2
+	}
+}
+
+// begin opens a stream and takes its first message, which says that a process is at the other end.
+func (s *Sandbox) begin(ctx context.Context, o aether.Open) (*aether.Stream, aether.Started, error) {
+	var began aether.Started
+	stream, err := s.client.open(ctx, o)
+	if err != nil {
+		return nil, began, err
+	}
+	f, err := stream.Recv(ctx)
+	if err != nil {
+		stream.Reset(nil)
+		return nil, began, s.client.streamError(ctx, err)
+	}
+	defer f.Release()
+	if f.Channel != aether.Message || f.Type != aether.MsgStarted || began.Unmarshal(f.Data) != nil {
+		stream.Reset(nil)
+		return nil, began, api.Errorf(api.CodeInternal, "the server didn't say that the process started")
+	}
+	return stream, began, nil
+}
+
+// Attach connects to a process that was started before, running or ended, and gives its output from the wanted offsets
+// on. The process doesn't end with ctx or with this Process.
+func (s *Sandbox) Attach(ctx context.Context, process string, o AttachOptions) (*Process, error) {
+	p := &Process{sandbox: s, handlers: o.Handlers, attached: true, detach: true, id: process}
+	at := position{stdout: o.StdoutOffset, stderr: o.StderrOffset}
+	stream, began, err := s.begin(ctx, p.openAttach(at, o.Stdin, o.FromNow))
+	if err != nil {
+		return nil, err
+	}
+	p.pid, p.started = int(began.PIDInside), time.Unix(0, began.StartedAtUnixNano)
+	if o.Stdin {
+		p.stdin = newStdinPipe(p)
+	}
+	p.run(ctx, stream, at)
+	return p, nil
+}
+
+// position is where a reader stands in each output.
+type position struct{ stdout, stderr int64 }
+
+func (p *Process) openAttach(at position, stdin, fromNow bool) aether.Open {
+	m := aether.Attach{ID: p.id, StdoutOffset: at.stdout, StderrOffset: at.stderr, Stdin: stdin, FromNow: fromNow}
+	return aether.Open{Method: "attach", Sandbox: p.sandbox.id, Body: m.AppendTo(nil)}
+}
+
+// run starts following the process.
+func (p *Process) run(ctx context.Context, stream *aether.Stream, at position) {
+	p.stdout, p.stderr = newFlow(), newFlow()
+	p.stdout.offset, p.stderr.offset = at.stdout, at.stderr
+	p.done = make(chan struct{})
+	p.stream = stream
+	if p.detach && !p.attached {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, p.cancel = context.WithCancelCause(ctx)
+	p.deliver(p.stdout, p.handlers.OnStdout)
+	p.deliver(p.stderr, p.handlers.OnStderr)
+	p.wg.Go(func() { p.follow(ctx) })
+}
+
+// deliver calls a handler for each piece of an output.
+func (p *Process) deliver(f *flow, handler func([]byte) error) {
+	if handler == nil {
+		return
+	}
+	f.claim()
+	p.delivery.Go(func() {
+		for {
+			frame, err := f.next()
+			if err != nil {
+				return
+			}
+			p.handling.Lock()
+			err = handler(frame.Data)
+			p.handling.Unlock()
+			frame.Release()
+			if err != nil {
+				f.abandon(err)
+				p.cancel(err)
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package libdsec
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// maxEvent bounds one event's line.
+const maxEvent = 1 << 20
+
+// WatchOptions choose what is yielded of a log or of events.
+type WatchOptions struct {
+	Follow bool  // go on with what comes, until the sandbox ends or ctx does
+	Since  int64 // events: those after this sequence number; logs: from this byte of the output on
+}
+
+// LogChunk is a piece of a sandbox's log: the output of its start process.
+type LogChunk struct {
+	Stream string // stdout or stderr
+	Data   []byte // valid until the next chunk is asked for
+}
+
+// Logs yields the sandbox's log. After an error it yields no more.
+func (s *Sandbox) Logs(ctx context.Context, o WatchOptions) iter.Seq2[LogChunk, error] {
+	return func(yield func(LogChunk, error) bool) {
+		body, err := json.Marshal(map[string]any{"follow": o.Follow, "since_offset": o.Since})
+		if err == nil {
+			err = s.client.each(ctx, aether.Open{Method: "sandbox.logs", Sandbox: s.id, Body: body}, func(f *aether.Frame) bool {
+				chunk := LogChunk{Stream: "stdout", Data: f.Data}
+				if f.Channel == aether.Stderr {
+					chunk.Stream = "stderr"
+				}
+				return len(f.Data) == 0 || yield(chunk, nil)
+			})
+		}
+		if err != nil {
+			yield(LogChunk{}, err)
+		}
+	}
+}
+
+// Events yields what happened to the sandbox, in order and without gaps. A connection that breaks while following is
+// made again where it was. After an error it yields no more.
+func (s *Sandbox) Events(ctx context.Context, o WatchOptions) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		for pause := firstPause; ; pause = min(2*pause, reconnectPause) {
+			stopped := false
+			err := s.eventsOnce(ctx, o, func(e api.Event) bool {
+				pause = firstPause
+				o.Since = e.Seq
+				stopped = !yield(e, nil)
+				return !stopped
+			})
+			if stopped || err == nil {
+				return
+			}
+			if !o.Follow || !transient(err) || rest(ctx, pause) != nil {
+				yield(api.Event{}, err)
+				return
+			}
+		}
+	}
+}
+
+func (s *Sandbox) eventsOnce(ctx context.Context, o WatchOptions, fn func(api.Event) bool) error {
+	body, err := json.Marshal(map[string]any{"follow": o.Follow, "since": o.Since})
+	if err != nil {
+		return err
+	}
+	var lines lineSplitter
+	var bad error
+	err = s.client.each(ctx, aether.Open{Method: "sandbox.events", Sandbox: s.id, Body: body}, func(f *aether.Frame) bool {
+		bad = lines.feed(f.Data, func(line []byte) (bool, error) {
+			var e api.Event
+			if err := json.Unmarshal(line, &e); err != nil {
+				return false, api.Errorf(api.CodeInternal, "the server sent an event that can't be read: %v", err)
+			}
+			return fn(e), nil
+		})
+		return bad == nil
+	})
+	if errors.Is(bad, errStopped) {
+		return nil
+	}
+	return errors.Join(bad, err)
+}
+
+// errStopped says that the caller wants no more.
+var errStopped = errors.New("stopped")
+
+// lineSplitter finds lines in data that comes in pieces.
+type lineSplitter struct{ rest []byte }
+
+func (l *lineSplitter) feed(data []byte, fn func([]byte) (bool, error)) error {
+	l.rest = append(l.rest, data...)
+	for {
+		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
+		if !found {
+			break
+		}
+		l.rest = rest
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		more, err := fn(line)
+		if err != nil {
+			return err
+		}
+		if !more {
+			return errStopped
+		}
+	}
+	if len(l.rest) > maxEvent {
+		return api.Errorf(api.CodeInternal, "the server sent an event of more than %d bytes", maxEvent)
+	}
+	return nil
+}
+
+// each calls fn with every data frame of a stream until it ends or fn has had enough.
+func (c *Client) each(ctx context.Context, o aether.Open, fn func(*aether.Frame) bool) error {
+	stream, err := c.open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer stream.Reset(nil)
+	for {
+		f, err := stream.Recv(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return c.streamError(ctx, err)
+		}
+		more := f.Channel == aether.Message || fn(&f)
+		f.Release()
+		if !more {
+			return nil
+		}
+	}
+}
+
+// Events yields what happens to all sandboxes of the project. After an error it yields no more.
+func (c *Client) Events(ctx context.Context, o WatchOptions) iter.Seq2[api.Event, error] {
+	// The server takes no sandbox for all of the project's.
+	return c.Sandbox("").Events(ctx, o)
+}
