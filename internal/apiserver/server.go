@@ -3,29 +3,134 @@ package apiserver
 import (
 	"log/slog"
 	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dsec-io/dsec/api"
 )
 
-// Config is what a [Server] is made of.
+// Config is what a [Server] is made of. EdgeSocket and TokenFile are required.
 type Config struct {
-	EdgeSocket string   // the edge's unix socket
-	TokenFile  string   // see [AddToken]
-	Hosts      []string // Host headers (without port) that are ours, beside loopback names
-	Logger     *slog.Logger
+	EdgeSocket string               // the edge's unix socket
+	TokenFile  string               // see [Tokens]
+	Listen     string               // the address served; its host is a Host header that is ours
+	Hosts      []string             // further Host headers (without port) that are ours
+	Registry   *prometheus.Registry // what /metrics shows; nil: one of its own
+	Logger     *slog.Logger         // nil: nowhere
+	EdgeConns  int                  // connections to the edge; default 2
 }
 
 // Server answers the REST interface. It is safe for concurrent use; Close ends its connections to the edge.
 type Server struct {
-	cfg Config
-	mux *http.ServeMux
+	log      *slog.Logger
+	mux      *http.ServeMux
+	guard    guard
+	tokens   *Tokens
+	edge     *pool
+	metrics  *metrics
+	decoders decoders
+	scratch  sync.Pool // *[]byte, for bodies and answers
+
+	background sync.WaitGroup // deliveries that outlive their request
+	upgraded   atomic.Int64   // aether connections that are open
+	stop       chan struct{}  // closed by Close
+	stopOnce   sync.Once
+}
+
+// decoders are made once, because making one walks the type.
+type decoders struct {
+	spec    *api.Decoder[api.Spec]
+	patch   *api.Decoder[api.Patch]
+	exec    *api.Decoder[api.ExecRequest]
+	start   *api.Decoder[api.StartRequest]
+	session *api.Decoder[api.Session]
+	signal  *api.Decoder[signalRequest]
+	resize  *api.Decoder[api.Size]
+	input   *api.Decoder[inputMessage]
 }
 
 // New makes a Server. The edge need not be there yet.
 func New(cfg Config) (*Server, error) {
-	return &Server{cfg: cfg, mux: http.NewServeMux()}, nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	if cfg.EdgeConns <= 0 {
+		cfg.EdgeConns = 2
+	}
+	tokens, err := OpenTokens(cfg.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registry)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		log:     cfg.Logger,
+		mux:     http.NewServeMux(),
+		guard:   newGuard(cfg.Listen, cfg.Hosts),
+		tokens:  tokens,
+		edge:    newPool(cfg.EdgeSocket, cfg.EdgeConns),
+		metrics: m,
+		decoders: decoders{
+			spec:    api.NewDecoder[api.Spec](),
+			patch:   api.NewDecoder[api.Patch](),
+			exec:    api.NewDecoder[api.ExecRequest](),
+			start:   api.NewDecoder[api.StartRequest](),
+			session: api.NewDecoder[api.Session](),
+			signal:  api.NewDecoder[signalRequest](),
+			resize:  api.NewDecoder[api.Size](),
+			input:   api.NewDecoder[inputMessage](),
+		},
+		stop: make(chan struct{}),
+	}
+	s.routes()
+	return s, nil
+}
+
+// Close ends the connections to the edge and those that were upgraded, and waits for what ran on them. Requests that
+// are still open fail; shut the HTTP server down first, as [Serve] does.
+func (s *Server) Close() error {
+	s.stopOnce.Do(func() { close(s.stop) })
+	s.edge.close()
+	s.background.Wait()
+	return nil
 }
 
 // ServeHTTP implements [http.Handler].
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{ResponseWriter: w, server: s}
+	c.begin(r)
+	defer c.end(r)
+	if err := s.admit(c, r); err != nil {
+		c.problem(err)
+		return
+	}
+	if !isCanonical(r) {
+		c.problem(api.Errorf(api.CodeNotFound, "there is nothing at %s", clip(r.URL.Path)))
+		return
+	}
+	s.mux.ServeHTTP(c, r)
+}
 
-// Close ends the connections to the edge and waits for what ran on them.
-func (s *Server) Close() error { return nil }
+// admit decides whether a request may be looked at: is it meant for us, and from somebody we know?
+func (s *Server) admit(c *call, r *http.Request) *api.Error {
+	if err := s.guard.check(r); err != nil {
+		return err
+	}
+	if isPublic(r) {
+		return nil
+	}
+	p, err := s.tokens.authenticate(r)
+	if err != nil {
+		c.Header().Set("WWW-Authenticate", `Bearer realm="dsec"`)
+		return err
+	}
+	c.principal = p
+	return nil
+}

@@ -1,0 +1,95 @@
+package apiserver
+
+import (
+	"encoding/base64"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// appendResult appends an [api.ExecResult] as JSON. It is written by hand because a command's output is most of it and
+// must be looked at once: encoding/json would need a string of it first and replaces bytes that aren't UTF-8.
+func appendResult(b []byte, e *api.ExitStatus, stdout, stderr []byte) []byte {
+	b = append(b, '{')
+	b = appendStatus(b, e)
+	b = appendOutput(b, "stdout", stdout)
+	b = appendOutput(b, "stderr", stderr)
+	return append(b, '}')
+}
+
+// appendStatus appends the members of an [api.ExitStatus], without braces.
+func appendStatus(b []byte, e *api.ExitStatus) []byte {
+	b = append(b, `"exit_code":`...)
+	if e.ExitCode != nil {
+		b = strconv.AppendInt(b, int64(*e.ExitCode), 10)
+	} else {
+		b = append(b, "null"...)
+	}
+	if e.Signal != "" {
+		b = appendString(append(b, `,"signal":`...), []byte(e.Signal))
+	}
+	b = strconv.AppendBool(append(b, `,"timed_out":`...), e.TimedOut)
+	b = strconv.AppendBool(append(b, `,"oom_killed":`...), e.OOMKilled)
+	b = strconv.AppendBool(append(b, `,"cancelled":`...), e.Cancelled)
+	if e.InfraError != "" {
+		b = appendString(append(b, `,"infra_error":`...), []byte(e.InfraError))
+	}
+	b = strconv.AppendBool(append(b, `,"stdin_closed_early":`...), e.StdinClosedEarly)
+	b = strconv.AppendInt(append(b, `,"stdout_total":`...), e.StdoutTotal, 10)
+	b = strconv.AppendInt(append(b, `,"stderr_total":`...), e.StderrTotal, 10)
+	b = strconv.AppendBool(append(b, `,"truncated":`...), e.Truncated)
+	b = strconv.AppendBool(append(b, `,"left_processes":`...), e.LeftProcesses)
+	b = e.StartedAt.AppendFormat(append(b, `,"started_at":"`...), time.RFC3339Nano)
+	b = strconv.AppendFloat(append(b, `","duration_ms":`...), e.DurationMS, 'f', -1, 64)
+	if e.TimeoutMS != nil {
+		b = strconv.AppendInt(append(b, `,"timeout_ms":`...), *e.TimeoutMS, 10)
+	}
+	return b
+}
+
+func appendOutput(b []byte, name string, data []byte) []byte {
+	b = append(append(append(b, `,"`...), name...), `":`...)
+	encoding := api.EncodingUTF8
+	if utf8.Valid(data) {
+		b = appendString(b, data)
+	} else {
+		b = appendBase64(b, data)
+		encoding = api.EncodingBase64
+	}
+	b = append(append(append(b, `,"`...), name...), `_encoding":"`...)
+	return append(append(b, encoding...), '"')
+}
+
+func appendBase64(b, data []byte) []byte {
+	b = base64.StdEncoding.AppendEncode(append(b, '"'), data)
+	return append(b, '"')
+}
+
+// appendString appends valid UTF-8 as a JSON string.
+func appendString(b, text []byte) []byte {
+	const hexDigits = "0123456789abcdef"
+	b = append(b, '"')
+	start := 0
+	for i, c := range text {
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, text[start:i]...)
+		start = i + 1
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	return append(append(b, text[start:]...), '"')
+}

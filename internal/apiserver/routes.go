@@ -1,0 +1,116 @@
+package apiserver
+
+import (
+	"net/http"
+	"path"
+	"strings"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// routes fills the mux. Everything the design names is here: what this build can't do yet answers 501 and says what is
+// missing, so that a client can tell it from a mistyped path.
+func (s *Server) routes() {
+	const sb = "/v1/sandboxes/{id}"
+	for pattern, h := range map[string]handler{
+		"GET /healthz": s.health,
+		"GET /readyz":  s.ready,
+		"GET /metrics": s.scrape,
+
+		"POST /v1/sandboxes":     s.create,
+		"GET /v1/sandboxes":      s.list,
+		"GET " + sb:              s.get,
+		"PATCH " + sb:            s.patch,
+		"DELETE " + sb:           s.stopSandbox,
+		"GET " + sb + "/metrics": s.usage,
+		"GET " + sb + "/events":  s.events,
+		"GET " + sb + "/logs":    s.logs,
+
+		"POST " + sb + "/exec":                   s.exec,
+		"POST " + sb + "/processes":              s.startProcess,
+		"GET " + sb + "/processes":               s.listProcesses,
+		"GET " + sb + "/processes/{pid}":         s.getProcess,
+		"DELETE " + sb + "/processes/{pid}":      s.killProcess,
+		"GET " + sb + "/processes/{pid}/attach":  s.attach,
+		"POST " + sb + "/processes/{pid}/stdin":  s.stdin,
+		"POST " + sb + "/processes/{pid}/signal": s.signal,
+		"POST " + sb + "/processes/{pid}/resize": s.resize,
+
+		"POST " + sb + "/sessions":                 s.createSession,
+		"GET " + sb + "/sessions":                  s.listSessions,
+		"DELETE " + sb + "/sessions/{sid}":         s.closeSession,
+		"POST " + sb + "/sessions/{sid}/interrupt": s.interruptSession,
+
+		"GET /v1/aether": s.upgrade,
+		"/":              s.unmatched,
+	} {
+		s.handle(pattern, h)
+	}
+	for missing, patterns := range pending() {
+		for _, p := range patterns {
+			s.handle(p, func(*call, *http.Request) error {
+				return api.Errorf(api.CodeNotImplemented, "this build has no %s yet", missing)
+			})
+		}
+	}
+}
+
+// pending lists the routes of the design that this build can't serve, by what is missing.
+func pending() map[string][]string {
+	const sb = "/v1/sandboxes/{id}"
+	return map[string][]string{
+		"pausing and resuming":  {"POST " + sb + "/pause", "POST " + sb + "/resume"},
+		"forking":               {"POST " + sb + "/fork"},
+		"checkpoints":           {"POST " + sb + "/checkpoint"},
+		"pack-diff":             {"POST " + sb + "/pack-diff"},
+		"extending of lifetime": {"POST " + sb + "/extend"},
+		"file access":           {sb + "/files", sb + "/files/"},
+		"port proxy":            {sb + "/ports", sb + "/ports/"},
+		"network policy":        {"GET " + sb + "/network", "PUT " + sb + "/network"},
+		"stages":                {"POST " + sb + "/stage"},
+		"audit trail":           {"GET " + sb + "/audit"},
+		"jobs":                  {"GET /v1/jobs", "GET /v1/jobs/{job}", "POST /v1/jobs/{job}/pause", "POST /v1/jobs/{job}/resume", "POST /v1/jobs/{job}/stop"},
+		"image management":      {"/v1/images", "/v1/images/"},
+		"layers":                {"/v1/layers", "/v1/layers/"},
+		"snapshots":             {"/v1/snapshots", "/v1/snapshots/"},
+		"function calls":        {"/v1/fn", "/v1/fn/"},
+		"projects":              {"/v1/projects", "/v1/projects/"},
+		"token management":      {"/v1/tokens", "/v1/tokens/"},
+		"quota":                 {"/v1/quota", "/v1/quota/"},
+		"node management":       {"/v1/nodes", "/v1/nodes/"},
+		"cluster view":          {"/v1/cluster", "/v1/cluster/"},
+		"watch stream":          {"GET /v1/watch"},
+		"API description":       {"GET /openapi.json", "GET /docs"},
+	}
+}
+
+// unmatched answers what no route takes: 405 where another method would be taken, else 404.
+func (s *Server) unmatched(c *call, r *http.Request) error {
+	c.route = ""
+	var allowed []string
+	for _, m := range []string{"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"} {
+		probe := &http.Request{Method: m, URL: r.URL, Host: r.Host}
+		if _, pattern := s.mux.Handler(probe); pattern != "/" {
+			allowed = append(allowed, m)
+		}
+	}
+	if len(allowed) == 0 {
+		return api.Errorf(api.CodeNotFound, "there is nothing at %s", clip(r.URL.Path))
+	}
+	c.Header().Set("Allow", strings.Join(allowed, ", "))
+	return api.Errorf(api.CodeMethodNotAllowed, "%s takes %s, not %s", clip(r.URL.Path), strings.Join(allowed, ", "), clip(r.Method))
+}
+
+// isCanonical tells whether a path is one that the mux takes as it is. The mux would answer any other with a redirect,
+// which a client must not follow with its token.
+func isCanonical(r *http.Request) bool {
+	p := r.URL.EscapedPath()
+	if !strings.HasPrefix(p, "/") {
+		return false
+	}
+	clean := path.Clean(p)
+	if len(p) > 1 && strings.HasSuffix(p, "/") {
+		clean += "/"
+	}
+	return p == clean
+}
