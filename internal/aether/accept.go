@@ -200,6 +200,9 @@ func (c *Conn) opened(h *header, p []byte, intact bool) error {
 	c.mu.Lock()
 	part := c.opening[h.stream]
 	switch {
+	case c.dead != nil:
+		c.mu.Unlock()
+		return c.dead
 	case part != nil:
 	case c.isOurs(h.stream) || h.stream <= c.peerID:
 		c.mu.Unlock()
