@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
+	"go/scanner"
 	"go/token"
 	"io/fs"
 	"os"
@@ -19,7 +20,7 @@ const (
 	maxFileLines     = 500
 	maxFuncLines     = 80
 	maxParams        = 5
-	maxPackageLines  = 3000
+	maxPackageLines  = 3000 // of code
 	maxExported      = 40
 	maxMethods       = 5
 	maxFields        = 25
@@ -29,7 +30,8 @@ const (
 
 // overBudget lists what may be over a budget, and why. An entry that is no longer needed fails the test.
 var overBudget = map[string]string{
-	"cmd/dsec.run: parameters": "what the operating system gives a main, each by its own name",
+	"internal/aether: exported names": "a protocol's vocabulary: one type a message, few else",
+	"cmd/dsec.run: parameters":        "what the operating system gives a main, each by its own name",
 }
 
 // source is one parsed file.
@@ -87,6 +89,27 @@ func (s source) tableLines(n ast.Node) int {
 		return false
 	})
 	return lines
+}
+
+// codeLines counts the lines with a token on them: a package isn't too big for being explained.
+func (s source) codeLines(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fset := token.NewFileSet()
+	file := fset.AddFile(s.path, -1, len(text))
+	var scan scanner.Scanner
+	scan.Init(file, text, nil, 0)
+	lines := make(map[int]bool)
+	for {
+		pos, tok, _ := scan.Scan()
+		if tok == token.EOF {
+			return len(lines)
+		}
+		lines[file.Line(pos)] = true
+	}
 }
 
 // sources parses every Go file of the module that a person wrote.
@@ -149,7 +172,7 @@ func TestBudgets(t *testing.T) {
 		lines := s.fset.File(s.file.Pos()).LineCount()
 		b.check(s.path, "lines", s.path, s.untabled(s.file, lines), maxFileLines)
 		if !s.test() {
-			packageLines[s.dir()] += lines
+			packageLines[s.dir()] += s.untabled(s.file, s.codeLines(t))
 			exported[s.dir()] += exportedNames(s.file)
 		}
 		for _, decl := range s.decls() {
