@@ -112,7 +112,8 @@ func addTest(r rule, name string, args []specs.LinuxSeccompArg) (rule, error) {
 		return r, fmt.Errorf("arguments %+v aren't known here", args)
 	}
 	arg := args[0]
-	s, mask := span{}, ^uint32(0)
+	var s span
+	mask := ^uint32(0)
 	if arg.Value > 0xffffffff || arg.ValueTwo > 0xffffffff {
 		return r, fmt.Errorf("argument %+v is wider than the kernel takes it", arg)
 	}
@@ -175,14 +176,13 @@ func (r rule) code() []unix.SockFilter {
 
 // code goes to the next instruction if the value isn't in s, and by so many further if it is.
 func (s span) code(further uint8) []unix.SockFilter {
-	switch {
-	case s.lo == s.hi:
+	if s.lo == s.hi {
 		return []unix.SockFilter{{Code: jumpEq, Jt: further, K: s.lo}}
-	case s.lo == 0:
-		return []unix.SockFilter{{Code: jumpGe, Jf: further, K: s.hi + 1}}
-	default:
-		return []unix.SockFilter{{Code: jumpGe, Jt: 1, K: s.hi + 1}, {Code: jumpGe, Jt: further, K: s.lo}}
 	}
+	if s.lo == 0 {
+		return []unix.SockFilter{{Code: jumpGe, Jf: further, K: s.hi + 1}}
+	}
+	return []unix.SockFilter{{Code: jumpGe, Jt: 1, K: s.hi + 1}, {Code: jumpGe, Jt: further, K: s.lo}}
 }
 
 // run is consecutive numbers with the same rule, from lo to the next run.
@@ -218,7 +218,9 @@ func compile(a arch, p *specs.LinuxSeccomp) ([]unix.SockFilter, error) {
 	}
 	add(a.last()+1, rule{then: enosys})
 	head := []unix.SockFilter{
-		{Code: loadWord, K: dataArch}, {Code: jumpEq, Jt: 1, K: a.audit}, {Code: ret, K: enosys},
+		{Code: loadWord, K: dataArch},
+		{Code: jumpEq, Jt: 1, K: a.audit},
+		{Code: ret, K: enosys},
 		{Code: loadWord, K: dataNumber},
 	}
 	return append(head, tree(runs)...), nil
