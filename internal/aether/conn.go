@@ -31,6 +31,7 @@ type Conn struct {
 	mu       sync.Mutex
 	dead     error // why the connection ended
 	goodbye  []byte
+	hangUp   *time.Timer // ends the connection though the goodbye isn't out
 	streams  map[uint32]*Stream
 	lastID   uint32 // highest id opened here
 	peerID   uint32 // highest id opened by the peer
@@ -54,6 +55,8 @@ const (
 	writerCaller        // whoever queued a frame last, in kickLocked
 	writerLoop          // the connection's writer
 )
+
+const goodbyeTime = time.Second
 
 // refusal is a RESET for a stream that has no state here.
 type refusal struct {
@@ -272,10 +275,13 @@ func (c *Conn) fail(cause error, tell bool) {
 		return
 	}
 	c.dead = fmt.Errorf("%w: %w", ErrConnLost, cause)
-	tell = tell && c.writer == writerNone
 	if tell {
-		c.writer = writerLoop
+		// The writer sends it and closes, if it isn't stuck.
 		c.goodbye = c.goodbyeFrame(cause)
+		c.hangUp = time.AfterFunc(goodbyeTime, func() { c.rw.Close() })
+		if c.writer == writerNone {
+			c.writer = writerLoop
+		}
 	}
 	streams := c.streams
 	c.streams, c.opening, c.backlog = nil, nil, nil

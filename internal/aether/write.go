@@ -3,7 +3,6 @@ package aether
 import (
 	"context"
 	"encoding/binary"
-	"time"
 
 	"github.com/dsec-io/dsec/api"
 )
@@ -187,8 +186,9 @@ func (c *Conn) writeOut() bool {
 			// A caller is still writing; it wakes us when it is done.
 			return c.callerWrites()
 		case dead:
+			torn := len(c.batch.rest) > 0
 			c.batchDone()
-			c.sayGoodbye(bye)
+			c.sayGoodbye(bye, torn)
 			return false
 		case !mine:
 			return true
@@ -221,14 +221,15 @@ func (c *Conn) writeBatch() error {
 	return nil
 }
 
-// sayGoodbye tells the peer why the connection ends, unless it doesn't listen.
-func (c *Conn) sayGoodbye(frame []byte) {
+// sayGoodbye tells the peer why the connection ends, unless it is in the middle of a frame.
+func (c *Conn) sayGoodbye(frame []byte, torn bool) {
 	if frame == nil {
 		return
 	}
-	t := time.AfterFunc(time.Second, func() { c.rw.Close() })
-	defer t.Stop()
-	c.rw.Write(frame) //nolint:errcheck // the connection is broken already
+	if !torn {
+		c.rw.Write(frame) //nolint:errcheck // the connection is broken already
+	}
+	c.hangUp.Stop()
 	c.rw.Close()
 }
 
