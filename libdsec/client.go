@@ -267,10 +267,15 @@ type unsentError struct{ e *api.Error }
 func (u *unsentError) Error() string { return u.e.Error() }
 func (u *unsentError) Unwrap() error { return u.e }
 
+func isUnsent(err error) bool {
+	_, unsent := errors.AsType[*unsentError](err)
+	return unsent
+}
+
 // nothingRan tells whether err proves that the request had no effect, or that an effect doesn't matter because the
 // method only reads.
 func nothingRan(err error, method string) bool {
-	if _, unsent := errors.AsType[*unsentError](err); unsent {
+	if isUnsent(err) {
 		return true
 	}
 	e, ok := errors.AsType[*api.Error](err)

@@ -54,7 +54,7 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 	pause := firstPause
 	for try := 1; ; try++ {
 		started, res, err := s.execOnce(ctx, start, cmd.Stdin)
-		if err == nil || started || try == sendTries || !nothingRan(err, http.MethodPost) {
+		if err == nil || started || try == sendTries || isUnsent(err) || !nothingRan(err, http.MethodPost) {
 			return res, err
 		}
 		if err := rest(ctx, waitFor(err, pause)); err != nil {

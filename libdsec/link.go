@@ -183,8 +183,7 @@ func (c *Client) open(ctx context.Context, o aether.Open) (*aether.Stream, error
 		if context.Cause(ctx) != nil {
 			return nil, context.Cause(ctx)
 		}
-		_, unsent := errors.AsType[*unsentError](err)
-		if try == sendTries || !(unsent || nothingRan(err, http.MethodGet)) {
+		if try == sendTries || !nothingRan(err, http.MethodGet) {
 			return nil, err
 		}
 		if err := rest(ctx, waitFor(err, pause)); err != nil {

@@ -2,12 +2,17 @@ package libdsec
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 )
+
+// processRandom is how many random characters of five bits a process id has.
+const processRandom = 16
 
 // Start starts a command and returns when it runs. Its output can be read, or handled as it comes; attaching to it by
 // id works from elsewhere too. Unless it is detached, the end of ctx kills the whole tree of it.
@@ -17,18 +22,17 @@ func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process,
 	}
 	m := cmd.message()
 	m.Stdin = m.Stdin || o.StdinPipe
+	m.ID = "p" + strings.ToLower(rand.Text()[:processRandom])
 	m.Keep, m.Lossless, m.Tag = true, o.Lossless, o.Tag
 	if o.TTY != nil {
 		m.TTY, m.Rows, m.Cols = true, uint32(o.TTY.Rows), uint32(o.TTY.Cols)
 	}
-	stream, began, err := s.startStream(ctx, m)
+	p := &Process{sandbox: s, handlers: o.Handlers, detach: o.Detach, tty: m.TTY, id: m.ID}
+	stream, began, err := s.startStream(ctx, m, p.openAttach(position{}, m.Stdin, false))
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{
-		sandbox: s, handlers: o.Handlers, detach: o.Detach, tty: m.TTY, id: began.ID, pid: int(began.PIDInside),
-		started: time.Unix(0, began.StartedAtUnixNano),
-	}
+	p.id, p.pid, p.started = began.ID, int(began.PIDInside), time.Unix(0, began.StartedAtUnixNano)
 	if m.Stdin {
 		p.stdin = newStdinPipe(p)
 	}
@@ -40,16 +44,27 @@ func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process,
 }
 
 // startStream opens the stream and waits until the command runs. Only a failure that proves that nothing ran is followed
-// by another try.
-func (s *Sandbox) startStream(ctx context.Context, m aether.ExecStart) (*aether.Stream, aether.Started, error) {
+// by another try. After one that leaves it open the process is looked for by the id that it was given here.
+func (s *Sandbox) startStream(ctx context.Context, m aether.ExecStart, at aether.Open) (*aether.Stream, aether.Started, error) {
 	pause := firstPause
 	for try := 1; ; try++ {
 		stream, began, err := s.begin(ctx, s.openExec(m))
-		if err == nil || try == sendTries || !nothingRan(err, http.MethodPost) {
-			return stream, began, err
+		switch {
+		case err == nil:
+			return stream, began, nil
+		case isUnsent(err):
+			return nil, began, err // that has been tried several times
+		case try < sendTries && nothingRan(err, http.MethodPost):
+		case transient(err):
+			if stream, began, again := s.begin(ctx, at); again == nil {
+				return stream, began, nil
+			}
+			return nil, began, err
+		default:
+			return nil, began, err
 		}
 		if err := rest(ctx, waitFor(err, pause)); err != nil {
-			return nil, began, err
+			return nil, aether.Started{}, err
 		}
 		pause *= 2
 	}

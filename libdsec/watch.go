@@ -7,6 +7,9 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -42,6 +45,107 @@ func (s *Sandbox) Logs(ctx context.Context, o WatchOptions) iter.Seq2[LogChunk, 
 		}
 		if err != nil {
 			yield(LogChunk{}, err)
+		}
+	}
+}
+
+// newSandboxes is how often a watcher of all sandboxes looks for new ones.
+const newSandboxes = time.Second
+
+// Events yields what happened to the project's sandboxes: in the order of time, or, when it follows, of arrival; for each
+// sandbox in its own order and without gaps. Since isn't used, as every sandbox counts on its own. After an error it yields
+// no more.
+func (c *Client) Events(ctx context.Context, o WatchOptions) iter.Seq2[api.Event, error] {
+	if !o.Follow {
+		return c.allEvents(ctx)
+	}
+	return func(yield func(api.Event, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel(errStopped)
+		type item struct {
+			event api.Event
+			err   error
+		}
+		items := make(chan item) // unbuffered: whoever watches waits for whoever reads
+		send := func(e api.Event, err error) bool {
+			select {
+			case items <- item{e, err}:
+				return err == nil
+			case <-ctx.Done():
+				return false
+			}
+		}
+		wg.Go(func() { c.watchAll(ctx, &wg, send) })
+		for {
+			select {
+			case i := <-items:
+				if !yield(i.event, i.err) || i.err != nil {
+					return
+				}
+			case <-ctx.Done():
+				yield(api.Event{}, context.Cause(ctx))
+				return
+			}
+		}
+	}
+}
+
+// watchAll follows each sandbox, those that come later too.
+func (c *Client) watchAll(ctx context.Context, wg *sync.WaitGroup, send func(api.Event, error) bool) {
+	seen := map[string]bool{}
+	for {
+		for sb, err := range c.List(ctx, ListOptions{}) {
+			if err != nil {
+				if !transient(err) {
+					send(api.Event{}, err)
+					return
+				}
+				break
+			}
+			if seen[sb.id] {
+				continue
+			}
+			seen[sb.id] = true
+			wg.Go(func() {
+				for e, err := range sb.Events(ctx, WatchOptions{Follow: true}) {
+					if api.IsCode(err, api.CodeNotFound) || !send(e, err) {
+						return // its record has expired, or nobody wants more
+					}
+				}
+			})
+		}
+		if rest(ctx, newSandboxes) != nil {
+			return
+		}
+	}
+}
+
+func (c *Client) allEvents(ctx context.Context) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		var all []api.Event
+		for sb, err := range c.List(ctx, ListOptions{}) {
+			if err != nil {
+				yield(api.Event{}, err)
+				return
+			}
+			for e, err := range sb.Events(ctx, WatchOptions{}) {
+				if api.IsCode(err, api.CodeNotFound) {
+					break
+				}
+				if err != nil {
+					yield(api.Event{}, err)
+					return
+				}
+				all = append(all, e)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b api.Event) int { return a.Time.Compare(b.Time) })
+		for _, e := range all {
+			if !yield(e, nil) {
+				return
+			}
 		}
 	}
 }
@@ -144,10 +248,4 @@ func (c *Client) each(ctx context.Context, o aether.Open, fn func(*aether.Frame)
 			return nil
 		}
 	}
-}
-
-// Events yields what happens to all sandboxes of the project. After an error it yields no more.
-func (c *Client) Events(ctx context.Context, o WatchOptions) iter.Seq2[api.Event, error] {
-	// The server takes no sandbox for all of the project's.
-	return c.Sandbox("").Events(ctx, o)
 }
