@@ -1,0 +1,337 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dsec-io/dsec/internal/aetherbin"
+	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/idrange"
+	"github.com/dsec-io/dsec/internal/image"
+	"github.com/dsec-io/dsec/internal/keeper"
+	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"github.com/dsec-io/dsec/internal/linux/pidfd"
+	"github.com/dsec-io/dsec/internal/linux/proc"
+	"github.com/dsec-io/dsec/internal/spawn"
+)
+
+// The interfaces of the edge that a Backend and its boxes fulfil.
+var (
+	_ edge.Backend = (*Backend)(nil)
+	_ edge.Warmer  = (*Backend)(nil)
+	_ edge.Box     = (*box)(nil)
+)
+
+// Config is what a Backend is made of. All but Aether, Notify and PoolSize are required.
+type Config struct {
+	InstanceID string
+	DataDir    string // its folder upper holds the sandboxes' files
+	RunDir     string // sockets: a short path, mode 0700
+	Images     *image.Store
+	IDs        *idrange.Allocator
+	Cgroups    *cgroup.Driver
+	Logger     *slog.Logger
+	Aether     []byte // the program dsec-aether; nil: the embedded one
+	// PoolSize is how many user namespaces are kept ready per shard; 0 makes each when it is needed.
+	PoolSize int
+	// Notify is told when a sandbox's aether has been lost or is back; it must not block. May be nil.
+	Notify func(sandbox string, n Notice)
+}
+
+// Notice is something that happened to a sandbox's aether. Its values are names of events.
+type Notice string
+
+// Between the two an exec waits, or is refused as not started.
+const (
+	AetherLost Notice = "aether_lost"
+	AetherBack Notice = "aether_back"
+)
+
+func (c Config) validate() error {
+	var faults []error
+	need := func(ok bool, what string) {
+		if !ok {
+			faults = append(faults, errors.New("container: no "+what))
+		}
+	}
+	need(c.InstanceID != "", "instance id")
+	need(c.DataDir != "", "data folder")
+	need(c.RunDir != "", "run folder")
+	need(c.Images != nil, "images")
+	need(c.IDs != nil, "id ranges")
+	need(c.Cgroups != nil, "cgroups")
+	need(c.Logger != nil, "logger")
+	if c.PoolSize < 0 || c.PoolSize > boxesPerShard {
+		faults = append(faults, fmt.Errorf("container: pool size %d isn't in 0 to %d", c.PoolSize, boxesPerShard))
+	}
+	return errors.Join(faults...)
+}
+
+// Backend makes containers.
+type Backend struct {
+	cfg     Config
+	log     *slog.Logger
+	node    *node
+	boot    string
+	watcher *pidfd.Watcher
+	watch   *spawn.Watch
+	log2    int // the shards' log, for writing
+
+	// goTask runs f until Close, with a context that ends there.
+	goTask func(f func(context.Context))
+	cancel context.CancelCauseFunc
+	tasks  *sync.WaitGroup
+	wake   chan struct{} // one pending hint to the filler is enough
+	trash  chan string   // folders to remove; full: the next start removes them
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	shards map[string]*shard
+	boxes  map[string]*box
+	images map[string]*image.Image // the newest of each name, so that its mount stays
+	keeper *keeper.Client
+	warm   bool
+	closed bool
+}
+
+const (
+	trashQueue  = 1024
+	settleTime  = 10 * time.Second // how long taking things back may take after its request has ended
+	maxPIDs     = 4 << 20
+	maxWatches  = 1 << 20
+	maxInotify  = 128 * 1024 // instances: what one shard's sandboxes may have together
+	logFileMode = 0o600
+)
+
+// New makes a Backend and connects it to the instance's keeper, which it starts if there is none.
+func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		cfg: cfg, log: cfg.Logger, watch: &spawn.Watch{}, log2: -1,
+		wake: make(chan struct{}, 1), trash: make(chan string, trashQueue), tasks: &sync.WaitGroup{},
+		shards: make(map[string]*shard), boxes: make(map[string]*box), images: make(map[string]*image.Image),
+	}
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	b.cancel = cancel
+	b.goTask = func(f func(context.Context)) { b.tasks.Go(func() { f(life) }) }
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.release())
+		}
+	}()
+	if b.boot, err = proc.BootID(); err != nil {
+		return nil, err
+	}
+	if cfg.Aether == nil {
+		if cfg.Aether, err = aetherbin.Program(); err != nil {
+			return nil, err
+		}
+	}
+	if b.node, err = newNode(cfg.Aether); err != nil {
+		return nil, err
+	}
+	if b.watcher, err = pidfd.NewWatcher(); err != nil {
+		return nil, err
+	}
+	if err := b.prepareFolders(); err != nil {
+		return nil, err
+	}
+	b.raiseLimits()
+	if err := b.connectKeeper(ctx); err != nil {
+		return nil, err
+	}
+	b.goTask(b.watchKeeper)
+	b.goTask(b.fill)
+	b.goTask(b.emptyTrash)
+	return b, nil
+}
+
+// Name is the spec's word for this backend.
+func (b *Backend) Name() string { return "container" }
+
+func (b *Backend) prepareFolders() error {
+	for _, d := range []string{b.cfg.RunDir, b.upperDir()} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return fmt.Errorf("make folder: %w", err)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(b.cfg.RunDir, "aether.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, logFileMode)
+	if err != nil {
+		return fmt.Errorf("open the shards' log: %w", err)
+	}
+	defer f.Close()
+	b.log2, err = dup(f)
+	return err
+}
+
+func (b *Backend) upperDir() string { return filepath.Join(b.cfg.DataDir, "upper") }
+
+func (b *Backend) upper(id string) upper { return upper{dir: filepath.Join(b.upperDir(), id)} }
+
+// raiseLimits lifts limits of this process and of the machine that thousands of sandboxes would meet. A machine that
+// refuses still works, for fewer.
+func (b *Backend) raiseLimits() {
+	if _, err := proc.RaiseNoFile(); err != nil {
+		b.log.Warn("limit of open files not raised", slog.Any("err", err))
+	}
+	for _, s := range []struct {
+		name  string
+		value int64
+	}{{"kernel.pid_max", maxPIDs}, {"fs.inotify.max_user_instances", maxInotify}, {"fs.inotify.max_user_watches", maxWatches}} {
+		was, changed, err := proc.RaiseSysctl(s.name, s.value)
+		switch {
+		case err != nil:
+			b.log.Warn("limit of the machine not raised", slog.String("sysctl", s.name), slog.Any("err", err))
+		case changed:
+			b.log.Info("limit of the machine raised", slog.String("sysctl", s.name), slog.Int64("from", was), slog.Int64("to", s.value))
+		}
+	}
+}
+
+// Warm ends what an earlier process left and no adopted sandbox needs, and starts to make things ahead.
+func (b *Backend) Warm() {
+	b.mu.Lock()
+	b.warm = true
+	b.mu.Unlock()
+	b.goTask(func(ctx context.Context) {
+		if err := b.removeLeftShards(ctx); err != nil {
+			b.log.Warn("shards of an earlier run not removed", slog.Any("err", err))
+		}
+	})
+	b.discardLeftUppers()
+	b.hint()
+}
+
+// discardLeftUppers removes the files of sandboxes that nobody knows.
+func (b *Backend) discardLeftUppers() {
+	entries, err := os.ReadDir(b.upperDir())
+	if err != nil {
+		b.log.Warn("left files not looked for", slog.Any("err", err))
+		return
+	}
+	for _, e := range entries {
+		b.mu.Lock()
+		_, known := b.boxes[e.Name()]
+		b.mu.Unlock()
+		if !known {
+			b.discard(filepath.Join(b.upperDir(), e.Name()))
+		}
+	}
+}
+
+// discard has a folder removed in the background. It is renamed first, so that its name is free at once.
+func (b *Backend) discard(dir string) {
+	gone := dir
+	if base := filepath.Base(dir); base[0] != '.' {
+		gone = filepath.Join(filepath.Dir(dir), "."+base)
+		if err := os.Rename(dir, gone); err != nil {
+			if !errors.Is(err, os.ErrNotExist) {
+				b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
+			}
+			return
+		}
+	}
+	select {
+	case b.trash <- gone:
+	default: // the start of the next process finds it
+	}
+}
+
+func (b *Backend) emptyTrash(ctx context.Context) {
+	remove := func(dir string) {
+		if err := os.RemoveAll(dir); err != nil {
+			b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
+		}
+	}
+	for {
+		select {
+		case dir := <-b.trash:
+			remove(dir)
+		case <-ctx.Done():
+			for {
+				select {
+				case dir := <-b.trash:
+					remove(dir)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// Close gives back what this process holds. Sandboxes, their shards and the keeper go on; where there is no sandbox,
+// nothing is left.
+func (b *Backend) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	boxes := len(b.boxes)
+	b.mu.Unlock()
+	err := b.release()
+	if boxes == 0 {
+		err = errors.Join(err, b.removeAll(ctx))
+	}
+	return err
+}
+
+// release ends the background tasks and closes descriptors.
+func (b *Backend) release() error {
+	b.cancel(errors.New("backend is closed"))
+	b.mu.Lock()
+	client := b.keeper
+	b.mu.Unlock()
+	var err error
+	if client != nil {
+		err = client.Close()
+	}
+	b.closeShards()
+	b.tasks.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, x := range b.boxes {
+		x.forget()
+	}
+	for _, im := range b.images {
+		err = errors.Join(err, im.Close())
+	}
+	if b.watcher != nil {
+		b.watcher.Close()
+	}
+	if b.node != nil {
+		b.node.close()
+	}
+	closeFD(b.log2)
+	return err
+}
+
+// image opens an image and keeps a share in it, so that its mount outlives the creation.
+func (b *Backend) image(ctx context.Context, name string) (*image.Image, error) {
+	im, err := b.cfg.Images.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := b.cfg.Images.Open(ctx, name)
+	if err != nil {
+		return nil, errors.Join(err, im.Close())
+	}
+	b.mu.Lock()
+	old := b.images[name]
+	b.images[name] = kept
+	b.mu.Unlock()
+	if old != nil {
+		err = old.Close()
+	}
+	return im, err
+}

@@ -1,0 +1,229 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"github.com/dsec-io/dsec/internal/linux/pidfd"
+)
+
+// box is a living sandbox. Its one descriptor is init's pidfd.
+type box struct {
+	b      *Backend
+	sh     *shard
+	id     string
+	st     state
+	groups *cgroup.Box
+	done   chan struct{}
+	unhook func() // takes the pidfd out of the watcher
+
+	// stopping is held while Stop works, so that a second call waits for the first.
+	stopping sync.Mutex
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	pidfd int // -1: closed
+	gone  bool
+}
+
+// newBox takes over the pidfd of a living init, on success.
+func (b *Backend) newBox(sh *shard, id string, st *state, groups *cgroup.Box, fd int) (*box, error) {
+	x := &box{b: b, sh: sh, id: id, st: *st, groups: groups, pidfd: fd, done: make(chan struct{})}
+	unhook, err := b.watcher.Add(fd, func() {
+		pidfd.Reap(fd) // before anybody is told: from then on Stop may close it
+		close(x.done)
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.unhook = unhook
+	return x, nil
+}
+
+// register makes the sandbox known here and in its shard.
+func (x *box) register() {
+	x.b.mu.Lock()
+	x.b.boxes[x.id] = x
+	x.b.mu.Unlock()
+	x.sh.mu.Lock()
+	x.sh.boxes[x.id] = x
+	x.sh.mu.Unlock()
+}
+
+func (x *box) unregister() {
+	x.b.mu.Lock()
+	if x.b.boxes[x.id] == x {
+		delete(x.b.boxes, x.id)
+	}
+	x.b.mu.Unlock()
+	x.sh.mu.Lock()
+	delete(x.sh.boxes, x.id)
+	x.sh.mu.Unlock()
+}
+
+// addTo tells the shard of the sandbox.
+func (x *box) addTo(ctx context.Context, conn *aether.Conn) error {
+	m := aether.AddBox{Name: x.id, User: x.st.User, Hostname: x.st.Hostname, CPUs: x.st.CPUs}
+	for _, e := range x.st.Env {
+		m.Env = append(m.Env, []byte(e))
+	}
+	x.mu.Lock()
+	fd := x.pidfd
+	x.mu.Unlock()
+	if fd < 0 {
+		return nil
+	}
+	_, err := aether.Unary(ctx, conn, aether.Open{Method: "add", Sandbox: x.id, Project: x.st.Project, Body: m.AppendTo(nil), FDs: []int{fd}})
+	if err != nil {
+		return fmt.Errorf("add %s to %s: %w", x.id, x.sh.name, err)
+	}
+	return nil
+}
+
+func (x *box) isDead() bool {
+	select {
+	case <-x.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// State is what Adopt and Clean of a later process need.
+func (x *box) State() json.RawMessage { return x.st.encode() }
+
+// Done is closed when init has died.
+func (x *box) Done() <-chan struct{} { return x.done }
+
+// Open opens a stream to the sandbox's aether. While the shard is being restarted it waits.
+func (x *box) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
+	o.Sandbox = x.id
+	for first := true; ; first = false {
+		conn, err := x.sh.connection(ctx)
+		if err != nil {
+			return nil, api.Errorf(api.CodeUnavailable, "the sandbox's aether can't be reached: %v", err)
+		}
+		s, err := conn.Open(ctx, o)
+		if err != nil && first && errors.Is(err, aether.ErrConnLost) {
+			continue
+		}
+		return s, err
+	}
+}
+
+// SetLimits changes the limits. A limit that is absent is lifted.
+func (x *box) SetLimits(_ context.Context, r api.Resources) error {
+	return x.groups.SetLimits(limits(r))
+}
+
+func limits(r api.Resources) cgroup.Limits {
+	var l cgroup.Limits
+	if r.MemoryMB != nil {
+		l.Memory = *r.MemoryMB << 20
+	}
+	if r.CPU != nil {
+		l.CPU = *r.CPU
+	}
+	if r.PIDs != nil {
+		l.PIDs = *r.PIDs
+	}
+	return l
+}
+
+// Usage reads the sandbox's counters.
+func (x *box) Usage() (edge.Usage, error) {
+	u, err := x.groups.Usage()
+	if err != nil {
+		return edge.Usage{}, err
+	}
+	return edge.Usage{MemoryBytes: u.Memory, CPUNanos: u.CPU.Nanoseconds(), PIDs: u.PIDs, OOMKills: u.OOMKills}, nil
+}
+
+// Stop ends the sandbox and removes everything it had.
+func (x *box) Stop(ctx context.Context) error {
+	x.stopping.Lock()
+	defer x.stopping.Unlock()
+	x.mu.Lock()
+	gone, fd := x.gone, x.pidfd
+	x.mu.Unlock()
+	if gone {
+		return nil
+	}
+	// The user namespace is used again. Only a living process can be asked for it.
+	userns := -1
+	if !x.isDead() {
+		if ns, err := pidfd.UserNS(fd); err == nil {
+			userns = ns
+		}
+	}
+	if err := x.kill(ctx, fd); err != nil {
+		closeFD(userns)
+		return err
+	}
+	x.tellShard(ctx)
+	if err := x.groups.Remove(ctx); err != nil {
+		closeFD(userns)
+		return err
+	}
+	x.b.discard(x.b.upper(x.id).dir)
+	x.forget()
+	x.unregister()
+	if s := (&slot{base: x.st.Base, userns: userns}); userns >= 0 {
+		x.sh.returnSlot(s)
+	} else {
+		x.b.dropSlot(s)
+	}
+	x.sh.leave()
+	return nil
+}
+
+// kill ends every process of the sandbox and waits for init, whose end is the end of its pid namespace. Commands are
+// children of the shard, which reaps them; so init ends in time only while the shard or the keeper lives.
+func (x *box) kill(ctx context.Context, fd int) error {
+	err := errors.Join(x.groups.Kill(), pidfd.Kill(fd))
+	if err := pidfd.Wait(ctx, fd); err != nil {
+		return fmt.Errorf("stop %s: %w", x.id, err)
+	}
+	select {
+	case <-x.done: // the watcher has reaped it
+	case <-ctx.Done():
+		return fmt.Errorf("stop %s: %w", x.id, context.Cause(ctx))
+	}
+	if err != nil {
+		x.b.log.Warn("sandbox not killed at once", slog.String("sandbox", x.id), slog.Any("err", err))
+	}
+	return nil
+}
+
+// tellShard has the shard forget the sandbox. A shard that is down learns it from nobody, so it needs no telling.
+func (x *box) tellShard(ctx context.Context) {
+	x.sh.mu.Lock()
+	conn, up := x.sh.conn, x.sh.up
+	x.sh.mu.Unlock()
+	if !up {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := aether.Unary(ctx, conn, aether.Open{Method: "remove", Sandbox: x.id, Project: x.st.Project}); err != nil {
+		x.b.log.Warn("shard doesn't forget a sandbox", slog.String("sandbox", x.id), slog.Any("err", err))
+	}
+}
+
+// forget closes what this process holds of the sandbox.
+func (x *box) forget() {
+	x.unhook()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.gone = true
+	closeFD(x.pidfd)
+	x.pidfd = -1
+}

@@ -1,0 +1,470 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	boxesPerShard = 128
+	shardPrefix   = "shard-"
+	dialTimeout   = 5 * time.Second
+	redialPause   = 5 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+	callTimeout   = 10 * time.Second // of one unary call to a shard
+)
+
+// shard is the edge's side of one shard.
+type shard struct {
+	b       *Backend
+	name    string
+	project string
+	own     bool // for one sandbox only
+	uid     uint32
+	groups  *cgroup.Shard
+	started chan struct{} // closed when the start has come to an end, good (err nil) or bad
+	err     error
+
+	// mu guards what follows.
+	mu        sync.Mutex
+	up        bool
+	conn      *aether.Conn
+	changed   chan struct{} // closed, and replaced, when up or ended changes
+	boxes     map[string]*box
+	used      int // boxes, and those being made
+	free      []*slot
+	ended     bool
+	idleSince time.Time
+}
+
+func (b *Backend) newShard(name, project string, own bool) *shard {
+	return &shard{
+		b: b, name: name, project: project, own: own, started: make(chan struct{}),
+		changed: make(chan struct{}), boxes: make(map[string]*box), idleSince: time.Now(),
+	}
+}
+
+func (sh *shard) socket() string {
+	return filepath.Join(sh.b.cfg.RunDir, "s"+strings.TrimPrefix(sh.name, shardPrefix)+".sock")
+}
+
+// place finds a shard of the project that has room, or starts one, and takes a place in it.
+func (b *Backend) place(ctx context.Context, project string, own bool) (*shard, error) {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil, errors.New("backend is closed")
+	}
+	var sh *shard
+	if !own {
+		for _, s := range b.shards {
+			if s.project == project && !s.own && s.take() {
+				sh = s
+				break
+			}
+		}
+	}
+	fresh := sh == nil
+	if fresh {
+		sh = b.newShard(b.freeNameLocked(), project, own)
+		sh.used = 1
+		b.shards[sh.name] = sh
+	}
+	b.mu.Unlock()
+	if fresh {
+		// A start that was begun is ended whatever becomes of this request: others may wait for it.
+		b.goTask(func(life context.Context) { b.finishStart(sh, b.startNew(life, sh)) })
+	}
+	select {
+	case <-sh.started:
+	case <-ctx.Done():
+		sh.leave()
+		return nil, context.Cause(ctx)
+	}
+	if sh.err != nil {
+		return nil, fmt.Errorf("start %s: %w", sh.name, sh.err)
+	}
+	return sh, nil
+}
+
+func (b *Backend) finishStart(sh *shard, err error) {
+	sh.err = err
+	if err != nil {
+		b.mu.Lock()
+		delete(b.shards, sh.name)
+		b.mu.Unlock()
+	}
+	close(sh.started)
+	if err == nil {
+		b.hint()
+	}
+}
+
+func (b *Backend) freeNameLocked() string {
+	for n := 0; ; n++ {
+		if name := shardPrefix + strconv.Itoa(n); b.shards[name] == nil {
+			return name
+		}
+	}
+}
+
+// take takes a place if there is one.
+func (sh *shard) take() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.ended || sh.used >= boxesPerShard {
+		return false
+	}
+	sh.used++
+	return true
+}
+
+// leave gives a place back.
+func (sh *shard) leave() {
+	sh.mu.Lock()
+	sh.used--
+	last := sh.used == 0
+	if last {
+		sh.idleSince = time.Now()
+	}
+	sh.mu.Unlock()
+	if last && sh.own {
+		sh.b.goTask(func(ctx context.Context) {
+			if sh.end(func() bool { return true }) {
+				sh.b.removeShard(ctx, sh)
+			}
+		})
+	}
+}
+
+// startNew starts a shard that has never run.
+func (b *Backend) startNew(ctx context.Context, sh *shard) (err error) {
+	var u undo
+	defer u.run()
+	if sh.uid, err = b.cfg.IDs.OwnerUID(); err != nil {
+		return err
+	}
+	u.push(func() { b.cfg.IDs.ReleaseOwner(sh.uid) })
+	if err := b.openGroups(sh); err != nil {
+		return err
+	}
+	u.push(func() {
+		ctx, cancel := settling(ctx)
+		defer cancel()
+		if err := errors.Join(sh.groups.Remove(ctx), sh.groups.Close()); err != nil {
+			b.log.Warn("groups of a shard not removed", slog.String("shard", sh.name), slog.Any("err", err))
+		}
+	})
+	if err := b.startProcess(ctx, sh); err != nil {
+		return err
+	}
+	u.push(func() {
+		if err := b.stopProcess(sh); err != nil {
+			b.log.Warn("shard not stopped", slog.String("shard", sh.name), slog.Any("err", err))
+		}
+	})
+	if err := sh.connect(ctx); err != nil {
+		return err
+	}
+	u.release()
+	b.goTask(sh.stayConnected)
+	b.log.Info("shard started", slog.String("shard", sh.name), slog.String("project", sh.project), slog.Uint64("uid", uint64(sh.uid)))
+	return nil
+}
+
+func (b *Backend) openGroups(sh *shard) (err error) {
+	sh.groups, err = b.cfg.Cgroups.Shard(sh.name, int(sh.uid))
+	return err
+}
+
+// connect dials the shard, makes sure that it knows every sandbox of its, and declares it up.
+func (sh *shard) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	// The keeper holds the listening socket, so that this connects also while the shard is being restarted, and waits.
+	raw, err := unixfd.Dial(ctx, sh.socket(), unixfd.Options{})
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", sh.name, err)
+	}
+	conn, err := aether.Client(raw, aether.Options{Name: "edge"})
+	if err != nil {
+		return fmt.Errorf("greet %s: %w", sh.name, err)
+	}
+	if err := sh.teach(ctx, conn); err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	sh.mu.Lock()
+	ended := sh.ended
+	if !ended {
+		sh.conn, sh.up = conn, true
+		sh.changeLocked()
+	}
+	sh.mu.Unlock()
+	if ended {
+		return errors.Join(errShardEnded, conn.Close())
+	}
+	return nil
+}
+
+var errShardEnded = errors.New("shard has been ended")
+
+func (sh *shard) changeLocked() {
+	close(sh.changed)
+	sh.changed = make(chan struct{})
+}
+
+// teach gives the shard the sandboxes that it doesn't know.
+func (sh *shard) teach(ctx context.Context, conn *aether.Conn) error {
+	sh.mu.Lock()
+	boxes := make([]*box, 0, len(sh.boxes))
+	for _, x := range sh.boxes {
+		boxes = append(boxes, x)
+	}
+	sh.mu.Unlock()
+	if len(boxes) == 0 {
+		return nil
+	}
+	known, err := knownBoxes(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("ask %s for its sandboxes: %w", sh.name, err)
+	}
+	for _, x := range boxes {
+		if known[x.id] || x.isDead() {
+			continue
+		}
+		if err := x.addTo(ctx, conn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func knownBoxes(ctx context.Context, conn *aether.Conn) (map[string]bool, error) {
+	body, err := aether.Unary(ctx, conn, aether.Open{Method: "boxes"})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	if err := json.Unmarshal(body, &names); err != nil {
+		return nil, fmt.Errorf("list of sandboxes: %w", err)
+	}
+	known := make(map[string]bool, len(names))
+	for _, n := range names {
+		known[n] = true
+	}
+	return known, nil
+}
+
+// stayConnected connects again whenever the connection is lost, until the shard is ended or ctx is.
+func (sh *shard) stayConnected(ctx context.Context) {
+	for {
+		sh.mu.Lock()
+		conn, ended := sh.conn, sh.ended
+		sh.mu.Unlock()
+		if ended {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-conn.Done():
+		}
+		lost := time.Now()
+		names := sh.down()
+		if !sh.reconnect(ctx) {
+			return
+		}
+		sh.b.log.Info("shard is back", slog.String("shard", sh.name), slog.Duration("after", time.Since(lost)))
+		for _, n := range names {
+			sh.b.notify(n, AetherBack)
+		}
+	}
+}
+
+// down declares the shard down and returns the sandboxes that were told.
+func (sh *shard) down() []string {
+	sh.mu.Lock()
+	sh.up = false
+	sh.changeLocked()
+	ended := sh.ended
+	var names []string
+	for n := range sh.boxes {
+		names = append(names, n)
+	}
+	sh.mu.Unlock()
+	if ended {
+		return nil
+	}
+	sh.b.log.Warn("shard is lost", slog.String("shard", sh.name))
+	for _, n := range names {
+		sh.b.notify(n, AetherLost)
+	}
+	return names
+}
+
+func (b *Backend) notify(id string, n Notice) {
+	if b.cfg.Notify != nil {
+		b.cfg.Notify(id, n)
+	}
+}
+
+// reconnect tries until it succeeds; false: not any more.
+func (sh *shard) reconnect(ctx context.Context) bool {
+	pause := redialPause
+	for {
+		err := sh.connect(ctx)
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil, errors.Is(err, errShardEnded):
+			return false
+		}
+		if pause == longestPause {
+			sh.b.log.Warn("shard can't be reached", slog.String("shard", sh.name), slog.Any("err", err))
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		case <-t.C:
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// connection returns the connection to the shard, waiting while it is being restarted.
+func (sh *shard) connection(ctx context.Context) (*aether.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for {
+		sh.mu.Lock()
+		conn, up, ended, changed := sh.conn, sh.up, sh.ended, sh.changed
+		sh.mu.Unlock()
+		if ended {
+			return nil, errShardEnded
+		}
+		if up && conn.Err() == nil {
+			return conn, nil
+		}
+		if up {
+			// stayConnected hasn't seen it yet.
+			changed = nil
+			select {
+			case <-ctx.Done():
+				return nil, fmt.Errorf("%s is down: %w", sh.name, context.Cause(ctx))
+			case <-time.After(time.Millisecond):
+				continue
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s is down: %w", sh.name, context.Cause(ctx))
+		}
+	}
+}
+
+// end marks the shard as ended if nobody uses it and ok says so; nobody gets a place in it afterwards.
+func (sh *shard) end(ok func() bool) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.ended || sh.used > 0 || !ok() {
+		return false
+	}
+	sh.ended = true
+	sh.changeLocked()
+	return true
+}
+
+// endIdleShards ends shards that had no sandbox for a while.
+func (b *Backend) endIdleShards(ctx context.Context) {
+	b.mu.Lock()
+	var all []*shard
+	for _, sh := range b.shards {
+		all = append(all, sh)
+	}
+	b.mu.Unlock()
+	for _, sh := range all {
+		if sh.end(func() bool { return time.Since(sh.idleSince) >= idleShard }) {
+			b.removeShard(ctx, sh)
+		}
+	}
+}
+
+// removeShard removes all of a shard that has been ended.
+func (b *Backend) removeShard(ctx context.Context, sh *shard) {
+	<-sh.started
+	if sh.err != nil {
+		return
+	}
+	ctx, cancel := settling(ctx)
+	defer cancel()
+	sh.mu.Lock()
+	free, conn := sh.free, sh.conn
+	sh.free = nil
+	sh.mu.Unlock()
+	for _, s := range free {
+		b.dropSlot(s)
+	}
+	err := b.stopProcess(sh)
+	if conn != nil {
+		err = errors.Join(err, conn.Close())
+	}
+	if err = errors.Join(err, sh.groups.Remove(ctx), sh.groups.Close()); err != nil {
+		b.log.Warn("shard not removed", slog.String("shard", sh.name), slog.Any("err", err))
+	}
+	b.cfg.IDs.ReleaseOwner(sh.uid)
+	b.mu.Lock()
+	delete(b.shards, sh.name)
+	b.mu.Unlock()
+	b.log.Info("shard ended", slog.String("shard", sh.name))
+}
+
+// closeShards gives back what this process holds of the shards.
+func (b *Backend) closeShards() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, sh := range b.shards {
+		sh.mu.Lock()
+		for _, s := range sh.free {
+			closeFD(s.userns)
+		}
+		sh.free = nil
+		sh.ended = true
+		sh.changeLocked()
+		conn, groups := sh.conn, sh.groups
+		sh.mu.Unlock()
+		if conn != nil {
+			_ = conn.Close()
+		}
+		if groups != nil {
+			_ = groups.Close()
+		}
+	}
+}
+
+// settling is a context for taking things back: the request's end doesn't end it, but time does.
+func settling(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+}
+
+func unlink(path string) error {
+	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}

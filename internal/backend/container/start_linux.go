@@ -1,0 +1,424 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/image"
+	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"github.com/dsec-io/dsec/internal/linux/mount"
+	"github.com/dsec-io/dsec/internal/linux/pidfd"
+	"github.com/dsec-io/dsec/internal/linux/proc"
+	"golang.org/x/sys/unix"
+)
+
+// Start makes a sandbox. It returns when the sandbox's shard has taken it, so that an exec would be answered.
+func (b *Backend) Start(ctx context.Context, p edge.BoxParams) (edge.Box, error) {
+	x, err := b.start(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err error) {
+	var u undo
+	defer u.run()
+	im, err := b.image(ctx, p.Spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	defer im.Close()
+	sh, err := b.place(ctx, p.Project, p.Spec.Isolation == "own")
+	if err != nil {
+		return nil, err
+	}
+	u.push(sh.leave)
+	sl, err := sh.takeSlot()
+	if err != nil {
+		return nil, err
+	}
+	kept := false // a running sandbox keeps its range, and its namespace by itself
+	u.push(func() {
+		if !kept {
+			sh.returnSlot(sl)
+		}
+	})
+	st := &state{
+		Boot: b.boot, Shard: sh.name, Project: p.Project, Own: sh.own, Owner: sh.uid, Base: sl.base,
+		User: p.Spec.User, Hostname: p.Spec.Hostname, CPUs: b.shownCPUs(p.Spec.Resources), Env: p.Env,
+	}
+	if err := p.Persist(st.encode()); err != nil {
+		return nil, err
+	}
+	groups, err := sh.groups.Box(p.ID, limits(p.Spec.Resources))
+	if err != nil {
+		return nil, err
+	}
+	u.push(func() { b.settle(ctx, p.ID, groups.Remove) })
+	fd, err := b.birth(ctx, &p, &u, birth{image: im, slot: sl, groups: groups, state: st})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Persist(st.encode()); err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	x, err := b.newBox(sh, p.ID, st, groups, fd)
+	if err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	u.push(x.forget)
+	x.register()
+	u.push(x.unregister)
+	if err := x.announce(ctx); err != nil {
+		return nil, err
+	}
+	kept = true
+	closeFD(sl.userns)
+	u.release()
+	return x, nil
+}
+
+// announce adds the sandbox to its shard.
+func (x *box) announce(ctx context.Context) error {
+	conn, err := x.sh.connection(ctx)
+	if err == nil {
+		err = x.addTo(ctx, conn)
+	}
+	if err == nil && x.isDead() {
+		err = errors.New("init has died at once")
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		x.tellShard(context.WithoutCancel(ctx))
+	}
+	return err
+}
+
+// birth is what init is made of.
+type birth struct {
+	image  *image.Image
+	slot   *slot
+	groups *cgroup.Box
+	state  *state // gets the process
+}
+
+// birth makes the sandbox's root and its init, and returns init's pidfd.
+func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birth) (int, error) {
+	up := b.upper(p.ID)
+	u.push(func() { b.discard(up.dir) })
+	if err := up.make(in.slot.base); err != nil {
+		return -1, err
+	}
+	lower, err := in.image.Clone(in.slot.userns)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(lower)
+	if err := up.identify(lower, in.state.Hostname); err != nil {
+		return -1, err
+	}
+	root, err := b.overlay(up, lower, in.slot.userns)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(root)
+	join, err := in.groups.JoinFDs()
+	if err != nil {
+		return -1, err
+	}
+	defer join.Close()
+	if ctx.Err() != nil {
+		return -1, context.Cause(ctx)
+	}
+	uid, gid := workdirOwner(p.Spec.User)
+	pl := plan{
+		node: b.node, userns: in.slot.userns, root: root, join: join, hostname: in.state.Hostname,
+		workdir: p.Spec.Workdir, uid: uid, gid: gid, cpus: int(in.state.CPUs),
+	}
+	pid, err := pl.create(b.watch)
+	if err != nil {
+		return -1, fmt.Errorf("make init: %w", err)
+	}
+	// Our unreaped child: until it is reaped its number is its own.
+	fd, err := pidfd.Open(pid)
+	if err != nil {
+		return -1, err // the removal of its group kills it
+	}
+	u.push(func() { endInit(ctx, pid) })
+	if in.state.StartTime, err = proc.StartTime(pid); err != nil {
+		closeFD(fd)
+		return -1, err
+	}
+	in.state.PID = pid
+	return fd, nil
+}
+
+// endInit takes back a birth. The pidfd may be closed by now, but the child is still unreaped, or the watcher has
+// reaped it and there is nothing left to do.
+func endInit(ctx context.Context, pid int) {
+	fd, err := pidfd.Open(pid)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	ctx, cancel := settling(ctx)
+	defer cancel()
+	if pidfd.Kill(fd) == nil && pidfd.Wait(ctx, fd) == nil {
+		pidfd.Reap(fd)
+	}
+}
+
+func (b *Backend) overlay(up upper, lower, userns int) (int, error) {
+	skeleton, err := mount.Clone(b.node.skeleton, "")
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(skeleton)
+	if err := mount.IDMap(skeleton, userns); err != nil {
+		return -1, err
+	}
+	return up.overlay(lower, skeleton)
+}
+
+// settle takes something back after the request's end, and tells when it can't.
+func (b *Backend) settle(ctx context.Context, id string, f func(context.Context) error) {
+	ctx, cancel := settling(ctx)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		b.log.Warn("left of a sandbox that wasn't made", slog.String("sandbox", id), slog.Any("err", err))
+	}
+}
+
+// shownCPUs is how many processors a sandbox sees; 0: all.
+func (b *Backend) shownCPUs(r api.Resources) int32 {
+	if r.CPU == nil {
+		return 0
+	}
+	n := cgroup.CPUs(*r.CPU)
+	if n >= b.node.cpus {
+		return 0
+	}
+	return int32(n)
+}
+
+// workdirOwner is the owner of a working directory that has to be made: the sandbox's user where that is a number.
+// Names mean something in the image only, and are looked up when a command runs.
+func workdirOwner(user string) (uid, gid uint32) {
+	u, g, both := strings.Cut(user, ":")
+	id, err := strconv.ParseUint(u, 10, 32)
+	if err != nil {
+		return 0, 0
+	}
+	uid, gid = uint32(id), uint32(id)
+	if both {
+		if id, err := strconv.ParseUint(g, 10, 32); err == nil {
+			gid = uint32(id)
+		}
+	}
+	return uid, gid
+}
+
+// Adopt takes over a sandbox that lives, from what was persisted of it.
+func (b *Backend) Adopt(ctx context.Context, id string, raw json.RawMessage) (edge.Box, error) {
+	st, err := decodeState(raw)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := st.open(b.boot)
+	if errors.Is(err, errGone) {
+		return nil, edge.ErrGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	x, err := b.adopt(ctx, id, st, fd)
+	if err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	return x, nil
+}
+
+func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box, error) {
+	var u undo
+	defer u.run()
+	sh, err := b.adoptShard(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	u.push(sh.leave)
+	// Taken by an attempt before this one, if not free.
+	if err := b.cfg.IDs.Take(st.Base); err != nil {
+		b.log.Warn("id range of an adopted sandbox", slog.String("sandbox", id), slog.Any("err", err))
+	}
+	groups, err := sh.groups.OpenBox(id)
+	if err != nil {
+		return nil, err
+	}
+	x, err := b.newBox(sh, id, st, groups, fd)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := sh.connection(ctx)
+	if err != nil {
+		x.unhook()
+		return nil, err
+	}
+	// Registered first: a shard that dies now is taught by its reconnection.
+	x.register()
+	known, err := knownBoxes(ctx, conn)
+	if err == nil && !known[id] {
+		err = x.addTo(ctx, conn)
+	}
+	if err != nil {
+		x.unhook()
+		x.unregister()
+		return nil, err
+	}
+	u.release()
+	return x, nil
+}
+
+// adoptShard finds the shard that st names, or starts it again, and takes a place in it.
+func (b *Backend) adoptShard(ctx context.Context, st *state) (*shard, error) {
+	b.mu.Lock()
+	sh := b.shards[st.Shard]
+	first := sh == nil
+	if first {
+		sh = b.newShard(st.Shard, st.Project, st.Own)
+		sh.uid = st.Owner
+		b.shards[st.Shard] = sh
+	}
+	b.mu.Unlock()
+	if first {
+		b.goTask(func(life context.Context) { b.finishStart(sh, b.startKnown(life, sh)) })
+	}
+	select {
+	case <-sh.started:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if sh.err != nil {
+		return nil, fmt.Errorf("take over %s: %w", sh.name, sh.err)
+	}
+	if sh.uid != st.Owner || sh.project != st.Project {
+		return nil, fmt.Errorf("%s is another project's by now", sh.name)
+	}
+	if !sh.take() {
+		return nil, fmt.Errorf("%s has no room", sh.name)
+	}
+	return sh, nil
+}
+
+// startKnown connects to a shard of an earlier process, or starts it again under the same owner.
+func (b *Backend) startKnown(ctx context.Context, sh *shard) error {
+	if err := b.cfg.IDs.TakeOwner(sh.uid); err != nil {
+		b.log.Warn("owner id of an adopted shard", slog.String("shard", sh.name), slog.Any("err", err))
+	}
+	if err := b.openGroups(sh); err != nil {
+		return err
+	}
+	if err := b.ensureProcess(ctx, sh); err != nil {
+		return errors.Join(err, sh.groups.Close())
+	}
+	if err := sh.connect(ctx); err != nil {
+		return errors.Join(err, sh.groups.Close())
+	}
+	b.goTask(sh.stayConnected)
+	return nil
+}
+
+// Clean ends and removes what is left of a sandbox, whatever its state says or doesn't.
+func (b *Backend) Clean(ctx context.Context, id string, raw json.RawMessage) error {
+	b.mu.Lock()
+	x := b.boxes[id]
+	b.mu.Unlock()
+	if x != nil {
+		return x.Stop(ctx)
+	}
+	st, err := decodeState(raw)
+	if err != nil {
+		b.log.Warn("state of a sandbox can't be read", slog.String("sandbox", id), slog.Any("err", err))
+		st = &state{}
+	}
+	if fd, err := st.open(b.boot); err == nil {
+		err = errors.Join(pidfd.Kill(fd), pidfd.Wait(ctx, fd))
+		pidfd.Reap(fd)
+		closeFD(fd)
+		if err != nil {
+			return err
+		}
+	} else if !errors.Is(err, errGone) {
+		return err
+	}
+	if err := b.cleanGroups(ctx, id); err != nil {
+		return err
+	}
+	if name := filepath.Base(id); name == id && id[0] != '.' {
+		b.discard(b.upper(id).dir)
+	}
+	if st.Base != 0 && b.cfg.IDs.Take(st.Base) == nil {
+		b.cfg.IDs.Release(st.Base)
+	}
+	return nil
+}
+
+// cleanGroups removes a sandbox's groups, and with them its processes, from whichever shard has them.
+func (b *Backend) cleanGroups(ctx context.Context, id string) error {
+	list, err := b.cfg.Cgroups.List()
+	if err != nil {
+		return err
+	}
+	for _, g := range list {
+		if !slices.Contains(g.Boxes, id) {
+			continue
+		}
+		if err := b.withGroups(g.Shard, func(sh *cgroup.Shard) error {
+			bx, err := sh.OpenBox(id)
+			if errors.Is(err, os.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return bx.Remove(ctx)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withGroups calls f with a shard's groups. Those of a shard that isn't known (yet) are opened as root's own; whoever
+// takes the shard over gives them to its uid again.
+func (b *Backend) withGroups(shard string, f func(*cgroup.Shard) error) error {
+	b.mu.Lock()
+	sh := b.shards[shard]
+	b.mu.Unlock()
+	if sh != nil {
+		<-sh.started
+		if sh.err == nil {
+			return f(sh.groups)
+		}
+	}
+	g, err := b.cfg.Cgroups.Shard(shard, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(g), g.Close())
+}
