@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // ErrGone is what [Backend.Adopt] answers for a sandbox whose init isn't alive any more.
@@ -71,10 +72,4 @@ type Usage struct {
 }
 
 // ImageConfig is what an image says about its sandboxes.
-type ImageConfig struct {
-	Env      []string
-	User     string
-	Workdir  string
-	Hostname string
-	Digest   string
-}
+type ImageConfig = spec.Image

@@ -12,13 +12,14 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // create makes a sandbox and returns when it answers, its start process running. An error, or the end of ctx before
 // that, leaves nothing behind.
-func (e *Edge) create(ctx context.Context, project string, spec api.Spec) (*sandbox, error) {
+func (e *Edge) create(ctx context.Context, project string, want api.Spec) (*sandbox, error) {
 	begun := time.Now()
-	sb, err := e.tryCreate(ctx, project, spec)
+	sb, err := e.tryCreate(ctx, project, want)
 	e.met.creates.WithLabelValues(result(err)).Inc()
 	if err == nil {
 		e.met.took("create", begun)
@@ -26,11 +27,11 @@ func (e *Edge) create(ctx context.Context, project string, spec api.Spec) (*sand
 	return sb, err
 }
 
-func (e *Edge) tryCreate(ctx context.Context, project string, spec api.Spec) (*sandbox, error) {
+func (e *Edge) tryCreate(ctx context.Context, project string, want api.Spec) (*sandbox, error) {
 	if project == "" {
 		return nil, api.Errorf(api.CodeUnauthenticated, "the stream names no project")
 	}
-	rec, err := e.plan(ctx, project, spec)
+	rec, err := e.plan(ctx, project, want)
 	if err != nil {
 		return nil, err
 	}
@@ -53,25 +54,25 @@ func (e *Edge) tryCreate(ctx context.Context, project string, spec api.Spec) (*s
 }
 
 // plan is everything that can be refused before anything is reserved.
-func (e *Edge) plan(ctx context.Context, project string, spec api.Spec) (*record, error) {
+func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record, error) {
 	// What is wrong with the spec itself is told even when the image is missing too.
-	if _, err := effective(spec, ImageConfig{}); err != nil {
+	if _, err := spec.Effective(want, ImageConfig{}); err != nil {
 		return nil, err
 	}
-	img, err := e.cfg.Image(ctx, spec.Image)
+	img, err := e.cfg.Image(ctx, want.Image)
 	if err != nil {
 		return nil, err
 	}
-	spec, err = effective(spec, img)
+	want, err = spec.Effective(want, img)
 	if err != nil {
 		return nil, err
 	}
-	if err := fitsMachine(spec.Resources); err != nil {
+	if err := fitsMachine(want.Resources); err != nil {
 		return nil, err
 	}
 	return &record{
 		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, ID: newID(e.cfg.Home), Project: project,
-		Spec: spec, ImageEnv: img.Env, State: api.StateCreating, Backend: e.cfg.Backend.Name(),
+		Spec: want, ImageEnv: img.Env, State: api.StateCreating, Backend: e.cfg.Backend.Name(),
 	}, nil
 }
 
@@ -86,7 +87,7 @@ func fitsMachine(r api.Resources) error {
 func (e *Edge) build(ctx context.Context, sb *sandbox) error {
 	e.tell(sb, "created", "", map[string]any{"image": sb.rec.Spec.Image})
 	box, err := e.cfg.Backend.Start(ctx, BoxParams{
-		ID: sb.id, Project: sb.project, Spec: sb.rec.Spec, Env: environment(sb.rec.ImageEnv, sb.rec.Spec.Env),
+		ID: sb.id, Project: sb.project, Spec: sb.rec.Spec, Env: sb.env.Strings(),
 		Persist: func(state json.RawMessage) error { return e.persist(sb, state) },
 	})
 	if err != nil {

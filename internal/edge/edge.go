@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // sweepEvery is how often ended records are looked through.
@@ -106,7 +107,7 @@ func (e *Edge) find(project, id string) (*sandbox, error) {
 	sb := e.boxes[id]
 	e.mu.Unlock()
 	if sb == nil || project == "" || sb.project != project {
-		return nil, api.Errorf(api.CodeNotFound, "no sandbox %q", clip(id))
+		return nil, api.Errorf(api.CodeNotFound, "no sandbox %q", spec.Clip(id))
 	}
 	return sb, nil
 }

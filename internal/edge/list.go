@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // How many sandboxes a page of a listing has.
@@ -35,7 +36,7 @@ func (e *Edge) list(project string, q listQuery) (api.SandboxList, error) {
 		return api.SandboxList{}, api.FieldError(api.CodeInvalid, "limit", "leave it out for 100", "%d isn't between 1 and %d", page, maxPage)
 	}
 	if q.State != "" && len(after(q.State)) == 0 && !q.State.Ended() {
-		return api.SandboxList{}, api.FieldError(api.CodeInvalid, "state", "use running, stopped, …", "%q isn't a state", clip(string(q.State)))
+		return api.SandboxList{}, api.FieldError(api.CodeInvalid, "state", "use running, stopped, …", "%q isn't a state", spec.Clip(string(q.State)))
 	}
 	from, fromID, err := parseCursor(q.Cursor)
 	if err != nil {
@@ -88,5 +89,5 @@ func parseCursor(s string) (time.Time, string, error) {
 			return time.Unix(0, n), id, nil
 		}
 	}
-	return time.Time{}, "", api.FieldError(api.CodeInvalid, "cursor", "use the cursor of the page before, unchanged", "%q isn't one", clip(s))
+	return time.Time{}, "", api.FieldError(api.CodeInvalid, "cursor", "use the cursor of the page before, unchanged", "%q isn't one", spec.Clip(s))
 }

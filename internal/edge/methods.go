@@ -14,11 +14,11 @@ import (
 )
 
 func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open) error {
-	spec, err := api.Decode[api.Spec](o.Body)
+	want, err := api.Decode[api.Spec](o.Body)
 	if err != nil {
 		return err
 	}
-	sb, err := e.create(ctx, o.Project, spec)
+	sb, err := e.create(ctx, o.Project, want)
 	if err != nil {
 		return err
 	}

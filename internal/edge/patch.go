@@ -2,13 +2,16 @@ package edge
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // patch changes a running sandbox. Limits come first: they are all that can fail, and then nothing is changed.
 func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox, error) {
-	if err := checkPatch(p); err != nil {
+	if err := spec.CheckPatch(p); err != nil {
 		return api.Sandbox{}, err
 	}
 	sb.work.Lock()
@@ -22,13 +25,13 @@ func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox
 		if err := e.setLimits(ctx, sb, now, *p.Resources); err != nil {
 			return api.Sandbox{}, err
 		}
-		changed["resources"] = merged(now.spec.Resources, *p.Resources)
+		changed["resources"] = spec.Merged(now.spec.Resources, *p.Resources)
 	}
 	if err := e.setWords(sb, p); err != nil {
 		return api.Sandbox{}, err
 	}
 	if p.Env != nil {
-		changed["env"] = sortedKeys(*p.Env) // names alone: values may be secret
+		changed["env"] = slices.Sorted(maps.Keys(*p.Env)) // names alone: values may be secret
 	}
 	if p.Labels != nil {
 		changed["labels"] = *p.Labels
@@ -55,7 +58,7 @@ func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
 		return createError(err)
 	}
 	*sb.rec = next
-	sb.env = environOf(environment(next.ImageEnv, next.Spec.Env))
+	sb.env = spec.Environment(next.ImageEnv, next.Spec.Env)
 	return nil
 }
 
@@ -66,7 +69,7 @@ func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Re
 		return err
 	}
 	old := now.spec.Resources
-	want := merged(old, p)
+	want := spec.Merged(old, p)
 	if err := e.ledger.change(sb.id, claimOf(old).max(claimOf(want))); err != nil {
 		return err
 	}

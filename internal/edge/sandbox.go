@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // How soon a request that met a short state for too long may be tried again.
@@ -26,7 +27,7 @@ type sandbox struct {
 	mu      sync.Mutex
 	rec     *record
 	box     Box           // nil before it runs and after it ended
-	env     *environ      // the image's and the spec's
+	env     *spec.Environ // the image's and the spec's
 	changed chan struct{} // closed at every change of state
 	gone    bool          // the record's files are removed, or will never be written
 }
@@ -34,7 +35,7 @@ type sandbox struct {
 func newSandbox(rec *record, events *journal) *sandbox {
 	return &sandbox{
 		id: rec.ID, project: rec.Project, created: rec.CreatedAt, events: events, rec: rec,
-		env: environOf(environment(rec.ImageEnv, rec.Spec.Env)), changed: make(chan struct{}),
+		env: spec.Environment(rec.ImageEnv, rec.Spec.Env), changed: make(chan struct{}),
 	}
 }
 
@@ -52,7 +53,7 @@ type settled struct {
 	state  api.State
 	reason string
 	box    Box
-	env    *environ
+	env    *spec.Environ
 	spec   api.Spec
 }
 

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
 // handler serves one stream. Its error is told to the client; without one it has ended the stream itself.
@@ -77,7 +79,7 @@ func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[s
 	o := s.Open()
 	h, ok := handlers[o.Method]
 	if !ok {
-		s.Reset(api.Errorf(api.CodeNotImplemented, "method %q isn't known", clip(o.Method)))
+		s.Reset(api.Errorf(api.CodeNotImplemented, "method %q isn't known", spec.Clip(o.Method)))
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -98,7 +100,7 @@ func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[s
 	told := *api.AsError(err)
 	told.RequestID = o.RequestID
 	if told.Code == api.CodeInternal {
-		e.log.Error("request failed", slog.String("method", o.Method), slog.String("sandbox", clip(o.Sandbox)),
+		e.log.Error("request failed", slog.String("method", o.Method), slog.String("sandbox", spec.Clip(o.Sandbox)),
 			slog.String("request", o.RequestID), slog.Any("err", err))
 	}
 	s.Reset(&told)
@@ -138,8 +140,14 @@ func (e *Edge) pass(ctx context.Context, s *aether.Stream, o aether.Open) error 
 	if err != nil {
 		return err
 	}
+	body := o.Body
+	if o.Method == "session.create" {
+		if body, err = completeSession(body, now); err != nil {
+			return err
+		}
+	}
 	down, err := now.box.Open(ctx, aether.Open{
-		Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: o.Body,
+		Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: body,
 	})
 	if err != nil {
 		return notStarted(ctx, now.box, err)
@@ -149,6 +157,23 @@ func (e *Edge) pass(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		e.kept.look(sb)
 	}
 	return err
+}
+
+// completeSession fills in what a new session gets from its sandbox.
+func completeSession(body []byte, now settled) ([]byte, error) {
+	var want api.Session
+	if len(body) > 0 {
+		var err error
+		if want, err = api.Decode[api.Session](body); err != nil {
+			return nil, err
+		}
+	}
+	want.User, want.Cwd = cmp.Or(want.User, now.spec.User), cmp.Or(want.Cwd, now.spec.Workdir)
+	raw, err := json.Marshal(want)
+	if err != nil {
+		return nil, fmt.Errorf("encode session: %w", err)
+	}
+	return raw, nil
 }
 
 // onSandbox makes a handler of a unary method about one sandbox from its body's type and what it does.

@@ -1,7 +1,11 @@
-package edge
+// Package spec decides what may be asked of a sandbox: it checks create, patch and exec requests, and fills in what they
+// leave open. All of it is functions of their arguments, safe for concurrent use.
+//
+// What is malformed is refused as invalid; what is well-formed but can't be enforced by this build is refused as an
+// unsupported constraint, unless it is the weakest value there is. Nothing that was asked for is ever dropped.
+package spec
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -33,6 +37,15 @@ const (
 	defaultUser     = "root"
 )
 
+// Image is what an image says about its sandboxes.
+type Image struct {
+	Env      []string
+	User     string
+	Workdir  string
+	Hostname string
+	Digest   string
+}
+
 // faults gathers what is wrong with a request, so that the client is told of all of it at once.
 type faults []*api.Error
 
@@ -60,8 +73,8 @@ func (f *faults) err() error {
 	return first
 }
 
-// effective checks a spec and fills in what it leaves open.
-func effective(s api.Spec, img ImageConfig) (api.Spec, error) {
+// Effective checks a spec and fills in what it leaves open.
+func Effective(s api.Spec, img Image) (api.Spec, error) {
 	var f faults
 	checkNames(&f, s)
 	checkResources(&f, s.Resources)
@@ -79,7 +92,7 @@ func effective(s api.Spec, img ImageConfig) (api.Spec, error) {
 	s.OnIdle, s.OnExpire = or(s.OnIdle, "stop"), or(s.OnExpire, "stop")
 	s.Runtime = or(s.Runtime, "native")
 	s.Isolation = or(s.Isolation, "shared")
-	s.Resources = merged(api.Resources{CPU: new(defaultCPU), MemoryMB: new(int64(defaultMemoryMB)), PIDs: new(int64(defaultPIDs))}, s.Resources)
+	s.Resources = Merged(api.Resources{CPU: new(defaultCPU), MemoryMB: new(int64(defaultMemoryMB)), PIDs: new(int64(defaultPIDs))}, s.Resources)
 	return s, nil
 }
 
@@ -92,8 +105,8 @@ func or(values ...string) string {
 	return ""
 }
 
-// merged is r with what p sets.
-func merged(r, p api.Resources) api.Resources {
+// Merged is r with what p sets.
+func Merged(r, p api.Resources) api.Resources {
 	if p.CPU != nil {
 		r.CPU = p.CPU
 	}
@@ -124,16 +137,16 @@ func checkNames(f *faults, s api.Spec) {
 	checkEnv(f, "env", s.Env)
 	checkLabels(f, s.Labels)
 	if len(s.Job) > maxJob || !printable(s.Job) {
-		f.add(api.CodeInvalid, "job", "use up to 128 printable characters", "%q isn't a job name", clip(s.Job))
+		f.add(api.CodeInvalid, "job", "use up to 128 printable characters", "%q isn't a job name", Clip(s.Job))
 	}
 	if len(s.User) > maxUser || strings.ContainsAny(s.User, "\x00\n") {
-		f.add(api.CodeInvalid, "user", "use a name, a uid, name:group or uid:gid", "%q isn't a user", clip(s.User))
+		f.add(api.CodeInvalid, "user", "use a name, a uid, name:group or uid:gid", "%q isn't a user", Clip(s.User))
 	}
 	if s.Workdir != "" && (!strings.HasPrefix(s.Workdir, "/") || len(s.Workdir) > maxPath || strings.ContainsRune(s.Workdir, 0)) {
-		f.add(api.CodeInvalid, "workdir", "use an absolute path", "%q isn't one", clip(s.Workdir))
+		f.add(api.CodeInvalid, "workdir", "use an absolute path", "%q isn't one", Clip(s.Workdir))
 	}
 	if s.Hostname != "" && !validHostname(s.Hostname) {
-		f.add(api.CodeInvalid, "hostname", "use labels of letters, digits and hyphens, as RFC 1123 says, 64 characters at most", "%q isn't a host name", clip(s.Hostname))
+		f.add(api.CodeInvalid, "hostname", "use labels of letters, digits and hyphens, as RFC 1123 says, 64 characters at most", "%q isn't a host name", Clip(s.Hostname))
 	}
 }
 
@@ -154,10 +167,10 @@ func checkLabels(f *faults, labels map[string]string) {
 	}
 	for k, v := range labels {
 		if k == "" || len(k) > maxLabelKey || !printable(k) {
-			f.add(api.CodeInvalid, "labels", "use keys of 1 to 128 printable characters", "%q isn't a label's key", clip(k))
+			f.add(api.CodeInvalid, "labels", "use keys of 1 to 128 printable characters", "%q isn't a label's key", Clip(k))
 		}
 		if len(v) > maxLabelValue || !printable(v) {
-			f.add(api.CodeInvalid, "labels."+clip(k), "use up to 1024 printable characters", "%q isn't a label's value", clip(v))
+			f.add(api.CodeInvalid, "labels."+Clip(k), "use up to 1024 printable characters", "%q isn't a label's value", Clip(v))
 		}
 	}
 }
@@ -228,7 +241,7 @@ func checkChoices(f *faults, s api.Spec) {
 		case slices.Contains(c.known, c.value):
 			f.add(api.CodeUnsupportedConstraint, c.field, hint, "%q isn't supported by this build yet", c.value)
 		default:
-			f.add(api.CodeInvalid, c.field, hint, "%q isn't one of %s", clip(c.value), strings.Join(slices.Concat(c.supported, c.known), ", "))
+			f.add(api.CodeInvalid, c.field, hint, "%q isn't one of %s", Clip(c.value), strings.Join(slices.Concat(c.supported, c.known), ", "))
 		}
 	}
 }
@@ -276,15 +289,16 @@ func printable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' })
 }
 
-func clip(s string) string {
+// Clip shortens what a client sent, for use in a message to it.
+func Clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"
 	}
 	return s
 }
 
-// checkPatch checks what a patch sets, by the same rules as a create.
-func checkPatch(p api.Patch) error {
+// CheckPatch checks what a patch sets, by the same rules as a create.
+func CheckPatch(p api.Patch) error {
 	var f faults
 	if p.Env != nil {
 		checkEnv(&f, "env", *p.Env)
@@ -296,22 +310,4 @@ func checkPatch(p api.Patch) error {
 		checkResources(&f, *p.Resources)
 	}
 	return f.err()
-}
-
-// environment merges variables by rising precedence. An image's entry without '=' is dropped: it names no value.
-func environment(image []string, spec map[string]string) []string {
-	env := newEnvironment(len(image) + len(spec))
-	for _, kv := range image {
-		if strings.Index(kv, "=") > 0 {
-			env.set([]byte(kv))
-		}
-	}
-	for _, k := range sortedKeys(spec) {
-		env.set(fmt.Appendf(nil, "%s=%s", k, spec[k]))
-	}
-	out := make([]string, len(env.list))
-	for i, kv := range env.list {
-		out[i] = string(kv)
-	}
-	return out
 }

@@ -1,0 +1,434 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// TestStateTable compares the table with the drawing in words: what may lead where, and that every state is on a way
+// from creating to an end.
+func TestStateTable(t *testing.T) {
+	want := map[api.State]string{
+		api.StateCreating: "running failed", api.StateRunning: "pausing snapshotting forking stopping failed",
+		api.StatePausing: "paused running failed", api.StatePaused: "resuming snapshotting forking stopping failed",
+		api.StateResuming: "running paused failed", api.StateSnapshotting: "running paused failed",
+		api.StateForking: "running paused failed", api.StateStopping: "stopped failed", api.StateStopped: "", api.StateFailed: "",
+	}
+	reached := map[api.State]bool{api.StateCreating: true}
+	for range states() {
+		for s := range reached {
+			for _, next := range after(s) {
+				reached[next] = true
+			}
+		}
+	}
+	for _, s := range states() {
+		got := ""
+		for _, to := range after(s) {
+			got += " " + string(to)
+			if s.Ended() || !legal(s, to) {
+				t.Errorf("%s to %s", s, to)
+			}
+		}
+		if got != "" {
+			got = got[1:]
+		}
+		if got != want[s] {
+			t.Errorf("after %s: %q, want %q", s, got, want[s])
+		}
+		if !reached[s] {
+			t.Errorf("%s is never reached", s)
+		}
+		if short(s) == (s.Ended() || s == api.StateRunning || s == api.StatePaused) {
+			t.Errorf("short(%s) = %v", s, short(s))
+		}
+	}
+}
+
+// TestEdgeAgainstModel drives a real edge and compares it with a naive map of states after every step.
+func TestEdgeAgainstModel(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.Capacity = Capacity{Sandboxes: 5, MemoryMB: 2048} })
+	rapid.Check(t, func(t *rapid.T) {
+		if err := n.edge.StopAll(context.Background(), nil); err != nil {
+			t.Fatal(err)
+		}
+		state := map[string]api.State{}
+		memory := map[string]int64{}
+		var ids []string
+		used := func() (sum int64, count int) {
+			for id, s := range state {
+				if s == api.StateRunning {
+					sum += memory[id]
+					count++
+				}
+			}
+			return sum, count
+		}
+		pick := func(t *rapid.T) string {
+			if len(ids) == 0 {
+				t.Skip("no sandbox yet")
+			}
+			return rapid.SampledFrom(ids).Draw(t, "id")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"create": func(t *rapid.T) {
+				mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
+				var sb api.Sandbox
+				err := n.call(context.Background(), "p", "sandbox.create", "", fmt.Sprintf(`{"image":"busybox","resources":{"memory_mb":%d}}`, mb), &sb)
+				sum, count := used()
+				if count == 5 || sum+mb > 2048 {
+					if e := api.AsError(err); e == nil || e.Code != api.CodeNoCapacity || e.RetryMS == 0 {
+						t.Fatalf("create with %d MiB and %d sandboxes: %v", sum, count, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, state[sb.ID], memory[sb.ID] = append(ids, sb.ID), api.StateRunning, mb
+			},
+			"stop": func(t *rapid.T) {
+				id := pick(t)
+				var sb api.Sandbox
+				if err := n.call(context.Background(), "p", "sandbox.stop", id, nil, &sb); err != nil || sb.Already != (state[id] != api.StateRunning) {
+					t.Fatalf("stop of a sandbox that is %s: %+v, %v", state[id], sb, err)
+				}
+				if state[id] == api.StateRunning {
+					state[id] = api.StateStopped
+				}
+			},
+			"die": func(t *rapid.T) {
+				id := pick(t)
+				if state[id] != api.StateRunning {
+					t.Skip("not alive")
+				}
+				n.fake.kill(id)
+				state[id] = api.StateFailed
+				until(n.t, "death is noticed", func() bool { return n.get(id).State == api.StateFailed && !n.edge.holds(id) })
+			},
+			"exec": func(t *rapid.T) {
+				id := pick(t)
+				tr := n.exec("p", id, argv("say", "x"), nil)
+				if (tr.err == nil) != (state[id] == api.StateRunning) || tr.err != nil && !api.IsCode(tr.err, api.CodeWrongState) {
+					t.Fatalf("exec in a sandbox that is %s: %v", state[id], tr.err)
+				}
+			},
+			"patch": func(t *rapid.T) {
+				id := pick(t)
+				mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
+				err := n.call(context.Background(), "p", "sandbox.patch", id, fmt.Sprintf(`{"resources":{"memory_mb":%d}}`, mb), nil)
+				sum, _ := used()
+				switch {
+				case state[id] != api.StateRunning:
+					if !api.IsCode(err, api.CodeWrongState) {
+						t.Fatalf("patch of a sandbox that is %s: %v", state[id], err)
+					}
+				case sum-memory[id]+mb > 2048:
+					if !api.IsCode(err, api.CodeNoCapacity) {
+						t.Fatalf("patch beyond capacity: %v", err)
+					}
+				case err != nil:
+					t.Fatal(err)
+				default:
+					memory[id] = mb
+				}
+			},
+			"restart": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "one in four") == 0 {
+					n.restart()
+				}
+			},
+			"": func(t *rapid.T) {
+				for id, want := range state {
+					if v := n.get(id); v.State != want || *v.Spec.Resources.MemoryMB != memory[id] {
+						t.Fatalf("%s is %s with %d MiB, want %s with %d", id, v.State, *v.Spec.Resources.MemoryMB, want, memory[id])
+					}
+				}
+				sum, count := used()
+				if u := n.edge.ledger.inUse(); u.memoryMB != sum || u.sandboxes != int64(count) {
+					t.Fatalf("in use: %+v, want %d sandboxes with %d MiB", u, count, sum)
+				}
+			},
+		})
+	})
+}
+
+// holds tells whether the ledger counts a sandbox.
+func (e *Edge) holds(id string) bool {
+	e.ledger.mu.Lock()
+	defer e.ledger.mu.Unlock()
+	_, ok := e.ledger.held[id]
+	return ok
+}
+
+func TestLedgerAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		total := claim{sandboxes: 4, memoryMB: 100, milliCPU: 1000, pids: 50}
+		l := newLedger(total)
+		held := map[string]claim{}
+		sum := func() (s claim) {
+			for _, c := range held {
+				s = s.plus(c)
+			}
+			return s
+		}
+		fits := func(old, c claim) bool {
+			for _, k := range [][4]int64{
+				{old.sandboxes, c.sandboxes, sum().sandboxes, total.sandboxes}, {old.memoryMB, c.memoryMB, sum().memoryMB, total.memoryMB},
+				{old.milliCPU, c.milliCPU, sum().milliCPU, total.milliCPU}, {old.pids, c.pids, sum().pids, total.pids},
+			} {
+				if k[1] > k[0] && k[2]-k[0]+k[1] > k[3] {
+					return false
+				}
+			}
+			return true
+		}
+		draw := func(t *rapid.T) claim {
+			return claim{1, rapid.Int64Range(1, 110).Draw(t, "mb"), rapid.Int64Range(1, 1100).Draw(t, "cpu"), rapid.Int64Range(1, 55).Draw(t, "pids")}
+		}
+		id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"})
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve": func(t *rapid.T) {
+				id, c := id.Draw(t, "id"), draw(t)
+				if _, ok := held[id]; ok {
+					t.Skip("ids are used once")
+				}
+				want := fits(claim{}, c)
+				if err := l.reserve(id, c); (err == nil) != want {
+					t.Fatalf("reserve(%+v) with %+v: %v", c, sum(), err)
+				}
+				if want {
+					held[id] = c
+				}
+			},
+			"change": func(t *rapid.T) {
+				id, c := id.Draw(t, "id"), draw(t)
+				old, ok := held[id]
+				want := ok && fits(old, c)
+				if err := l.change(id, c); (err == nil) != want {
+					t.Fatalf("change(%+v to %+v) with %+v: %v", old, c, sum(), err)
+				}
+				if want {
+					held[id] = c
+				}
+			},
+			"adopt":   func(t *rapid.T) { id, c := id.Draw(t, "id"), draw(t); l.adopt(id, c); held[id] = c },
+			"release": func(t *rapid.T) { id := id.Draw(t, "id"); l.release(id); delete(held, id) },
+			"": func(t *rapid.T) {
+				if l.inUse() != sum() {
+					t.Fatalf("in use %+v, want %+v", l.inUse(), sum())
+				}
+			},
+		})
+	})
+}
+
+// TestAdmissionIsExact lets many creates and patches compete for less than all of them want.
+func TestAdmissionIsExact(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.Capacity = Capacity{Sandboxes: 1000, MemoryMB: 1000} })
+	var admitted, refused, most atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			var sb api.Sandbox
+			err := n.call(context.Background(), "p", "sandbox.create", "", `{"image":"busybox","resources":{"memory_mb":100}}`, &sb)
+			switch {
+			case err == nil:
+				admitted.Add(1)
+				perr := n.call(context.Background(), "p", "sandbox.patch", sb.ID, `{"resources":{"memory_mb":150}}`, nil)
+				if perr != nil && !api.IsCode(perr, api.CodeNoCapacity) {
+					t.Error(perr)
+				}
+			case api.IsCode(err, api.CodeNoCapacity):
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+			used := n.edge.ledger.inUse().memoryMB
+			for old := most.Load(); used > old && !most.CompareAndSwap(old, used); old = most.Load() {
+				runtime.Gosched()
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() > 1000 || admitted.Load()+refused.Load() != 64 || admitted.Load() < 6 || admitted.Load() > 10 {
+		t.Errorf("%d admitted, %d refused, at most %d MiB of 1000", admitted.Load(), refused.Load(), most.Load())
+	}
+	if len(n.fake.living()) != int(admitted.Load()) {
+		t.Errorf("%d living, %d admitted", len(n.fake.living()), admitted.Load())
+	}
+}
+
+func TestPatch(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.Capacity = Capacity{MemoryMB: 1000} })
+	sb := n.create(`{"image":"busybox","env":{"A":"1"},"labels":{"l":"1"},"resources":{"memory_mb":400}}`)
+	var v api.Sandbox
+	n.must("sandbox.patch", sb.ID, `{"env":{"B":"2"},"labels":{"m":"2"},"resources":{"memory_mb":600,"cpu":0.5}}`, &v)
+	want := api.Resources{CPU: new(0.5), MemoryMB: new(int64(600)), PIDs: new(int64(512))}
+	if diff := cmp.Diff(want, v.Spec.Resources); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"B": "2"}, v.Spec.Env); diff != "" || v.Spec.Labels["m"] != "2" || len(v.Spec.Labels) != 1 {
+		t.Errorf("words: %+v", v.Spec)
+	}
+	n.fake.mu.Lock()
+	set := n.fake.boxes[sb.ID].limits
+	n.fake.mu.Unlock()
+	if diff := cmp.Diff(want, set); diff != "" {
+		t.Errorf("the backend was told (-want +got):\n%s", diff)
+	}
+	if out := string(n.exec("p", sb.ID, argv("call"), nil).stdout); !slices.Contains(lines(out), "B=2") || slices.Contains(lines(out), "A=1") {
+		t.Errorf("environment after the patch:\n%s", out)
+	}
+	unchanged := func(why string) {
+		t.Helper()
+		if diff := cmp.Diff(v.Spec, n.get(sb.ID).Spec); diff != "" || n.edge.ledger.inUse().memoryMB != 600 {
+			t.Errorf("%s changed something; in use %+v:\n%s", why, n.edge.ledger.inUse(), diff)
+		}
+	}
+	patch := func(body string) error { return n.call(t.Context(), "p", "sandbox.patch", sb.ID, body, nil) }
+	wantCode(t, patch(`{"resources":{"memory_mb":1001}}`), api.CodeImpossible)
+	other := n.create(`{"image":"busybox","resources":{"memory_mb":300}}`)
+	wantCode(t, patch(`{"env":{"C":"3"},"resources":{"memory_mb":800}}`), api.CodeNoCapacity)
+	n.must("sandbox.stop", other.ID, nil, nil)
+	unchanged("a refused patch")
+	n.fake.setFault("limits", errors.New("no cgroup"))
+	wantCode(t, patch(`{"env":{"C":"3"},"resources":{"memory_mb":800}}`), api.CodeInternal)
+	n.fake.setFault("limits", nil)
+	unchanged("a failed patch")
+	if e := wantCode(t, patch(`{"resources":{"memory_mb":0}}`), api.CodeInvalid); e.Field != "resources.memory_mb" || e.Hint == "" || e.RequestID != "r1" {
+		t.Errorf("%+v", e)
+	}
+	wantCode(t, patch(`{"resources":{"cpu":100000}}`), api.CodeImpossible)
+	wantCode(t, patch(`{"image":"x"}`), api.CodeUnknownField)
+	n.restart()
+	unchanged("a restart")
+}
+
+func lines(s string) []string { return strings.Split(s, "\n") }
+
+func TestListPagesAreStable(t *testing.T) {
+	n := startNode(t, nil)
+	want := map[string]bool{}
+	for i := range 25 {
+		sb := n.create(fmt.Sprintf(`{"image":"busybox","labels":{"odd":"%d"}}`, i%2))
+		want[sb.ID] = true
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { // a busy node: creates and stops while the pages are read
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				sb := n.create(plain)
+				n.must("sandbox.stop", sb.ID, nil, nil)
+			}
+		}
+	})
+	for range 20 {
+		seen := map[string]bool{}
+		cursor := ""
+		var last *api.Sandbox
+		for {
+			var page api.SandboxList
+			n.must("sandbox.list", "", fmt.Sprintf(`{"limit":7,"cursor":%q}`, cursor), &page)
+			if len(page.Items) > 7 {
+				t.Fatalf("page of %d", len(page.Items))
+			}
+			for _, sb := range page.Items {
+				if seen[sb.ID] {
+					t.Errorf("%s twice", sb.ID)
+				}
+				if last != nil && sb.CreatedAt.After(last.CreatedAt) {
+					t.Errorf("%s is newer than the one before", sb.ID)
+				}
+				seen[sb.ID], last = true, &sb
+			}
+			if cursor = page.Cursor; cursor == "" {
+				break
+			}
+		}
+		for id := range want {
+			if !seen[id] {
+				t.Errorf("%s is missing", id)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	var page api.SandboxList
+	n.must("sandbox.list", "", `{"labels":{"odd":"1"},"state":"running","limit":1000}`, &page)
+	if len(page.Items) != 12 || page.Cursor != "" {
+		t.Errorf("%d odd ones, cursor %q", len(page.Items), page.Cursor)
+	}
+	for body, field := range map[string]string{
+		`{"limit":0}`: "limit", `{"limit":1001}`: "limit", `{"limit":-1}`: "limit", `{"cursor":"x"}`: "cursor", `{"cursor":"MS4yLjM"}`: "cursor", `{"state":"asleep"}`: "state",
+	} {
+		if e := wantCode(t, n.call(t.Context(), "p", "sandbox.list", "", body, nil), api.CodeInvalid); e.Field != field {
+			t.Errorf("%s: field %q", body, e.Field)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	n := startNode(t, nil)
+	sb := n.create(plain)
+	followed := make(chan []api.Event, 1)
+	go func() { followed <- n.events(sb.ID, 1, true) }()
+	box, err := n.edge.find("p", sb.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300 {
+		n.edge.tell(box, "updated", "", map[string]any{"i": i})
+	}
+	n.must("sandbox.stop", sb.ID, nil, nil)
+	got := <-followed
+	for i, ev := range got {
+		if ev.Seq != int64(i+2) {
+			t.Fatalf("event %d has seq %d", i, ev.Seq)
+		}
+	}
+	if got[len(got)-1].Type != "stopped" {
+		t.Errorf("last: %+v", got[len(got)-1])
+	}
+
+	long := n.create(plain)
+	box, err = n.edge.find("p", long.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2*keptEvents + 500 {
+		n.edge.tell(box, "updated", "", nil)
+	}
+	n.restart()
+	events := n.events(long.ID, 10, false)
+	first := events[0]
+	if first.Type != "gap" || first.Data["first"] != float64(11) || first.Data["last"] != float64(first.Seq) || first.Seq < keptEvents {
+		t.Errorf("first: %+v", first)
+	}
+	for i, ev := range events {
+		if ev.Seq != first.Seq+int64(i) {
+			t.Fatalf("event %d has seq %d after %d", i, ev.Seq, first.Seq)
+		}
+	}
+	if last := events[len(events)-1]; last.Type != "adopted" || last.Seq != 2*keptEvents+500+3 || len(events) > keptEvents+1 {
+		t.Errorf("%d events, last %+v", len(events), last)
+	}
+	if e := wantCode(t, n.call(t.Context(), "p", "sandbox.events", long.ID, `{"since":-1}`, nil), api.CodeInvalid); e.Field != "since" {
+		t.Errorf("%+v", e)
+	}
+}
