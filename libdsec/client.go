@@ -156,7 +156,7 @@ func (c *Client) call(ctx context.Context, method, path string, body, out any) e
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // a read error of what matters has been reported
+	defer resp.Body.Close() // a read error of what matters has been reported
 	if out == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	} else {
@@ -203,7 +203,7 @@ func (c *Client) sendOnce(ctx context.Context, method, path string, body []byte)
 		return nil, c.broken(ctx, method, path, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		defer resp.Body.Close() //nolint:errcheck // only read from
+		defer resp.Body.Close() // only read from
 		return nil, problem(resp)
 	}
 	return resp, nil

@@ -116,7 +116,7 @@ func pumpStdin(ctx context.Context, cancel context.CancelCauseFunc, stream *aeth
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			_ = stream.CloseWrite(aether.Stdin) //nolint:errcheck // as above
+			_ = stream.CloseWrite(aether.Stdin) // as above
 			return
 		case err != nil:
 			cancel(fmt.Errorf("read stdin: %w", err)) // half an input must not look like all of it

@@ -266,7 +266,7 @@ func (p *Process) feed(r io.Reader) {
 	_, err := io.CopyBuffer(writerOnly{p.stdin}, readerOnly{r}, make([]byte, stdinChunk))
 	switch {
 	case err == nil:
-		_ = p.stdin.Close() //nolint:errcheck // a process that is gone needs no end of file; a lost one says so in Wait
+		_ = p.stdin.Close() // a process that is gone needs no end of file; a lost one says so in Wait
 	case !errors.Is(err, io.ErrClosedPipe):
 		p.cancel(err)
 	}

@@ -102,59 +102,41 @@ func ignoreLost(err error) error {
 	return err
 }
 
-// upgrade makes the HTTP connection and asks for the Aether protocol on it.
+// upgrade makes the HTTP connection and asks for the Aether protocol on it. It gives up when ctx ends, but ctx's end
+// doesn't end the connection once it's made; an answer that comes too late is closed.
 func (c *Client) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
-	const path = "/v1/aether"
-	// The request's context would end the connection with the call that made it.
-	req, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, c.base.String()+path, nil)
+	reqCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	req, err := http.NewRequestWithContext(reqCtx, http.MethodGet, c.base.String()+"/v1/aether", nil)
 	if err != nil {
+		cancel(nil)
 		return nil, api.Errorf(api.CodeInvalid, "%v", err)
 	}
 	c.sign(req)
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "aether")
-	return c.upgradeWithin(ctx, req)
-}
-
-// upgradeWithin sends the request and gives up when ctx ends; an answer that comes too late is closed.
-func (c *Client) upgradeWithin(ctx context.Context, req *http.Request) (io.ReadWriteCloser, error) {
-	type answer struct {
-		resp *http.Response
-		err  error
-	}
-	reqCtx, cancel := context.WithCancelCause(req.Context())
-	got := make(chan answer, 1) // one answer, left there when nobody waits any more
-	go func() {                 //nolint:bodyclose // closed by whoever takes the answer
-		resp, err := c.http.Do(req.WithContext(reqCtx))
-		got <- answer{resp, err}
-	}()
-	var a answer
-	select {
-	case a = <-got:
-	case <-ctx.Done():
-		cancel(context.Cause(ctx))
-		if a = <-got; a.resp != nil {
-			a.resp.Body.Close()
-		}
-		return nil, context.Cause(ctx)
-	}
-	if a.err != nil {
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	resp, err := c.http.Do(req)
+	stop()
+	if err != nil {
 		cancel(nil)
-		err := c.broken(ctx, req.Method, req.URL.Path, a.err)
+		err = c.broken(ctx, req.Method, req.URL.Path, err)
 		if e, ok := errors.AsType[*api.Error](err); ok {
 			return nil, &unsentError{e} // an upgrade carries no command, so none ran
 		}
 		return nil, err
 	}
-	if a.resp.StatusCode != http.StatusSwitchingProtocols {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer cancel(nil)
-		defer a.resp.Body.Close()
-		return nil, problem(a.resp)
+		defer resp.Body.Close()
+		return nil, problem(resp)
 	}
-	rw, ok := a.resp.Body.(io.ReadWriteCloser)
-	if !ok {
+	rw, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok || ctx.Err() != nil {
 		cancel(nil)
-		a.resp.Body.Close()
+		resp.Body.Close()
+		if ok {
+			return nil, context.Cause(ctx)
+		}
 		return nil, api.Errorf(api.CodeInternal, "the HTTP client can't hand over an upgraded connection")
 	}
 	return &upgraded{rw, cancel}, nil

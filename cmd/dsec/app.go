@@ -37,7 +37,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	a.signals = newSignalRouter(func(s os.Signal) { cancel(&interruptedError{s}) })
 	defer a.signals.close()
 
-	root := a.root()
+	root := a.root() //nolint:contextcheck // commands get ctx from ExecuteContext
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

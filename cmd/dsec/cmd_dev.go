@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -83,13 +82,10 @@ func (a *app) logger(level, format string) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: l})), nil
 	case "text":
-		return slog.New(textHandler(a.stderr, l, tty && a.getenv("NO_COLOR") == "")), nil
+		colour := tty && a.getenv("NO_COLOR") == ""
+		return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: l, TimeFormat: time.TimeOnly, NoColor: !colour})), nil
 	}
 	return nil, api.FieldError(api.CodeInvalid, "--log-format", "text or json", "no format %q", format)
-}
-
-func textHandler(w io.Writer, l slog.Level, colour bool) slog.Handler {
-	return tint.NewHandler(w, &tint.Options{Level: l, TimeFormat: time.TimeOnly, NoColor: !colour})
 }
 
 // sanitised makes a context's name of a folder's.

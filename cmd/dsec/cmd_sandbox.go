@@ -376,7 +376,7 @@ func (a *app) attach(ctx context.Context, sb *libdsec.Sandbox, process string, e
 
 func copyStdin(p *libdsec.Process, r io.Reader) {
 	if _, err := io.Copy(p.Stdin(), r); err == nil {
-		_ = p.Stdin().Close() //nolint:errcheck // Wait says what became of the process
+		_ = p.Stdin().Close() // Wait says what became of the process
 	}
 }
 

@@ -65,13 +65,12 @@ func forward(ctx context.Context, p *libdsec.Process, s os.Signal) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, forwardLimit)
 	defer cancel()
-	_ = p.SignalTree(ctx, remoteSignal(number)) //nolint:errcheck // see above
+	_ = p.SignalTree(ctx, remoteSignal(number)) // see above
 }
 
 // remoteSignal names a signal of this machine.
 func remoteSignal(s syscall.Signal) string {
-	switch s {
-	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+	if s == syscall.SIGINT || s == syscall.SIGHUP || s == syscall.SIGQUIT {
 		return api.SignalName(int(s)) // the same numbers everywhere
 	}
 	return "SIGTERM"

@@ -42,7 +42,7 @@ func (a *app) onTerminal(ctx context.Context, ex *execFlags, connect connector) 
 	defer t.raw.restore()
 	ctx, t.cancel = context.WithCancelCause(ctx)
 	defer t.cancel(nil)
-	defer a.signals.route(func(s os.Signal) { t.hangup(s) })()
+	defer a.signals.route(func(s os.Signal) { t.hangup(ctx, s) })()
 
 	p, err := connect(ctx, libdsec.StartOptions{
 		StdinPipe: ex.stdin, TTY: &t.started, Lossless: true,
@@ -144,7 +144,7 @@ func (t *terminalSession) begin(ctx context.Context, wg *sync.WaitGroup) (stop f
 	wg.Go(func() {
 		defer t.raw.rescue()
 		defer in.close()
-		t.send(in)
+		t.send(ctx, in)
 	})
 	return func() { close(done); in.stop() }, nil
 }
@@ -167,12 +167,12 @@ func (t *terminalSession) watch(ctx context.Context, events <-chan os.Signal, do
 			case syscall.SIGTSTP:
 				t.suspend()
 			case syscall.SIGQUIT:
-				t.hangup(s)
+				t.hangup(ctx, s)
 				continue
 			case syscall.SIGPIPE:
 				continue // caught so that it doesn't end us with a raw terminal; the write's error does the rest
 			case syscall.SIGCONT:
-				_ = t.raw.again() //nolint:errcheck // a terminal that is gone shows in reads
+				_ = t.raw.again() // a terminal that is gone shows in reads
 			}
 			resize()
 		}
@@ -182,21 +182,21 @@ func (t *terminalSession) watch(ctx context.Context, events <-chan os.Signal, do
 // suspend stops us as the sender of a SIGTSTP wanted. (Ctrl-Z doesn't come here: it goes to the remote.)
 func (t *terminalSession) suspend() {
 	t.raw.restore()
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) //nolint:errcheck // to ourselves
+	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) // to ourselves
 	if t.in != nil {
-		_ = t.raw.enter() //nolint:errcheck // a terminal that is gone shows in reads
+		_ = t.raw.enter() // a terminal that is gone shows in reads
 	}
 }
 
 // send passes on what is typed, until told to stop.
-func (t *terminalSession) send(in io.Reader) {
+func (t *terminalSession) send(ctx context.Context, in io.Reader) {
 	filter := detachFilter{keys: t.keys}
 	buf := make([]byte, 4096)
 	for {
 		n, err := in.Read(buf)
 		if err != nil {
 			if !errors.Is(err, errStopReading) {
-				t.hangup(syscall.SIGHUP) // our terminal is gone
+				t.hangup(ctx, syscall.SIGHUP) // our terminal is gone
 			}
 			return
 		}
@@ -208,21 +208,21 @@ func (t *terminalSession) send(in io.Reader) {
 		}
 		if detach {
 			t.left.Store(new(errDetached))
-			_ = t.process.Close() //nolint:errcheck // letting go can't go wrong
+			_ = t.process.Close() // letting go can't go wrong
 			return
 		}
 	}
 }
 
 // hangup tells the remote command that its terminal goes, and ends it if that doesn't.
-func (t *terminalSession) hangup(s os.Signal) {
+func (t *terminalSession) hangup(ctx context.Context, s os.Signal) {
 	var reason error = &interruptedError{s}
 	if !t.left.CompareAndSwap(nil, &reason) {
 		return
 	}
 	select {
 	case <-t.connected:
-		forward(context.Background(), t.process, syscall.SIGHUP)
+		forward(context.WithoutCancel(ctx), t.process, syscall.SIGHUP)
 		time.AfterFunc(hangupGrace, func() { t.cancel(reason) })
 	default:
 		t.cancel(reason)

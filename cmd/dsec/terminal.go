@@ -42,7 +42,7 @@ func (t *rawTerminal) restore() {
 		return
 	}
 	// There's nothing to be done when it fails: then the terminal has gone.
-	_ = term.Restore(t.fd, t.saved) //nolint:errcheck // see above
+	_ = term.Restore(t.fd, t.saved) // see above
 	t.saved = nil
 }
 
