@@ -45,11 +45,11 @@ func (e *Environ) With(more [][]byte) [][]byte {
 	return out.list
 }
 
-// Environment merges an image's variables and a spec's, which win. An image's entry without a name or '=' is dropped.
+// Environment merges an image's variables and a spec's, which win. An image's entry that no program could be given is dropped.
 func Environment(image []string, spec map[string]string) *Environ {
 	e := newEnvironment(len(image) + len(spec))
 	for _, kv := range image {
-		if strings.Index(kv, "=") > 0 {
+		if strings.Index(kv, "=") > 0 && strings.IndexByte(kv, 0) < 0 {
 			e.set([]byte(kv))
 		}
 	}

@@ -7,6 +7,7 @@ package spec
 
 import (
 	"math"
+	"path"
 	"slices"
 	"strings"
 
@@ -86,7 +87,10 @@ func Effective(s api.Spec, img Image) (api.Spec, error) {
 	}
 	s.Backend = or(s.Backend, defaultBackend)
 	s.User = or(s.User, img.User, defaultUser)
-	s.Workdir = or(s.Workdir, img.Workdir, "/")
+	s.Workdir = or(s.Workdir, path.Join("/", img.Workdir))
+	if !validHostname(img.Hostname) {
+		img.Hostname = ""
+	}
 	s.Hostname = or(s.Hostname, img.Hostname, defaultHostname)
 	s.QoS = or(s.QoS, "be")
 	s.OnIdle, s.OnExpire = or(s.OnIdle, "stop"), or(s.OnExpire, "stop")
