@@ -150,7 +150,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	k.unload()
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("unix socket: %w", err)
+		return 0, c.ended(err)
 	case k.errno != 0:
 		return 0, fmt.Errorf("unix socket: recvmsg: %w", k.errno)
 	}
@@ -163,6 +163,16 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	return k.n, nil
+}
+
+// ended is the poller's error, known by its public name.
+func (c *Conn) ended(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		err = os.ErrClosed
+	}
+	return fmt.Errorf("unix socket: %w", err)
 }
 
 // received keeps the descriptors of one message.
@@ -254,7 +264,7 @@ func (c *Conn) send(bufs [][]byte, skip int, fds []int, try bool) (int, error) {
 	k.unload()
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("unix socket: %w", err)
+		return 0, c.ended(err)
 	case k.errno == unix.EAGAIN:
 		return 0, nil
 	case k.errno != 0:

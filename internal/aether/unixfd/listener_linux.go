@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,6 +17,8 @@ type Listener struct {
 	file *os.File
 	raw  syscall.RawConn
 	fd   int
+
+	closed atomic.Bool
 }
 
 const backlog = 1024
@@ -49,8 +52,12 @@ func Listen(path string, mode uint32) (*Listener, error) {
 	return NewListener(fd)
 }
 
-// isDead tells whether path is a socket that nobody listens on.
+// isDead tells whether path is a socket that nobody listens on. A living listener sees a connection that ends at once.
 func isDead(path string) bool {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return false
+	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return false
@@ -77,6 +84,9 @@ func NewListener(fd int) (*Listener, error) {
 
 // Accept waits for a connection. Only one goroutine at a time may use it.
 func (l *Listener) Accept(ctx context.Context, o Options) (*Conn, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		l.file.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only when closed
@@ -102,6 +112,8 @@ func (l *Listener) Accept(ctx context.Context, o Options) (*Conn, error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case err != nil && l.closed.Load():
+		return nil, fmt.Errorf("accept: %w", os.ErrClosed)
 	case err != nil:
 		return nil, fmt.Errorf("accept: %w", err)
 	case inner != nil:
@@ -114,4 +126,9 @@ func (l *Listener) Accept(ctx context.Context, o Options) (*Conn, error) {
 func (l *Listener) FD() int { return l.fd }
 
 // Close stops listening. It doesn't remove the socket file.
-func (l *Listener) Close() error { return l.file.Close() }
+func (l *Listener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	return l.file.Close()
+}
