@@ -2,12 +2,13 @@ package image
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"github.com/dsec-io/dsec/api"
 )
 
 // BrokenError says that an image is there but can't be used, and which of its files is at fault. Towards a client it
-// is an [api.Error].
+// is an [api.Error], which doesn't tell where on the machine the file is.
 type BrokenError struct {
 	Name string
 	File string
@@ -20,7 +21,8 @@ func (e *BrokenError) Error() string {
 
 // Unwrap is the cause, and what a client is told.
 func (e *BrokenError) Unwrap() []error {
-	told := api.FieldError(api.CodeInternal, "image", "make the image anew, for the standard images with `make setup`", "%s", e.Error())
+	told := api.FieldError(api.CodeInternal, "image", "make the image anew, for the standard images with `make setup`",
+		"image %s is broken: %s: %v", e.Name, filepath.Base(e.File), e.Err)
 	return []error{e.Err, told}
 }
 
@@ -38,8 +40,8 @@ func checkName(name string) error {
 		"an image's name has a-z, 0-9 and, but for the first, . _ -; at most 128 in all", "%.140q isn't the name of an image", name)
 }
 
-func noSuchImage(name string, dirs []string) error {
+func noSuchImage(name string) error {
 	return api.FieldError(api.CodeNoSuchImage, "image",
 		"`make setup` makes the standard images, `dsec image ls` lists those that there are",
-		"no image %s in %q", name, dirs)
+		"there is no image %s on this machine", name)
 }

@@ -43,6 +43,10 @@ func mountSource(source string) (int, error) {
 	if err := unix.FsconfigSetString(ctx, "source", source); err != nil {
 		return -1, fmt.Errorf("set source: %w%s", err, complaints(ctx))
 	}
+	// A read-only loop device is refused without it.
+	if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
+		return -1, fmt.Errorf("set ro: %w%s", err, complaints(ctx))
+	}
 	if err := unix.FsconfigCreate(ctx); err != nil {
 		return -1, fmt.Errorf("mount erofs: %w%s", err, complaints(ctx))
 	}

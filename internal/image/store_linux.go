@@ -118,7 +118,7 @@ func (s *Store) find(name string) (*found, error) {
 		}
 		return f, err
 	}
-	return nil, noSuchImage(name, s.dirs)
+	return nil, noSuchImage(name)
 }
 
 // errNotHere says that a store has no folder of that name.

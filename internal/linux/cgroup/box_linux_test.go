@@ -244,7 +244,11 @@ func TestRemoveTellsWhatIsLeft(t *testing.T) {
 	b := box(t, s, "box", Limits{})
 	freezer := filepath.Join("/sys/fs/cgroup/freezer", fmt.Sprintf("dsec-cgtest%dleft", os.Getpid()))
 	need.Kernel(t, need.Feature{Name: "the v1 freezer", Major: never, Probe: func() error { return os.Mkdir(freezer, 0o755) }})
-	defer os.Remove(freezer)
+	defer func() {
+		if err := os.Remove(freezer); err != nil {
+			t.Error(err)
+		}
+	}()
 	c := command(t, b, "/bin/sleep", "1000")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -312,6 +316,14 @@ func TestFreezeAndThaw(t *testing.T) {
 func TestBoxesInParallel(t *testing.T) {
 	d := driver(t, "par")
 	s := shard(t, d, "shard-0", 0)
+	fds := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := fds()
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -330,6 +342,9 @@ func TestBoxesInParallel(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if after := fds(); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
 	if list, err := d.List(); err != nil || len(list) != 1 || len(list[0].Boxes) != 0 {
 		t.Errorf("List() = %v, %v; want one empty shard", list, err)
 	}
@@ -361,5 +376,31 @@ func TestBoxesAreTakenUpAgain(t *testing.T) {
 	}
 	if err := s.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func BenchmarkBox(b *testing.B) {
+	instance := fmt.Sprintf("cgbench%d", os.Getpid())
+	d, err := Open(instance)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	s, err := d.Shard("shard-0", 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for b.Loop() {
+		x, err := s.Box("box", Limits{Memory: 64 * mib, CPU: 1, PIDs: 100})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := x.Remove(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := RemoveAll(context.Background(), instance); err != nil {
+		b.Error(err)
 	}
 }

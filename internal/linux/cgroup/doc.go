@@ -18,5 +18,6 @@
 // memory.oom.group is never set: it would kill the shard's helper, which shares the shard's memory while it joins.
 //
 // [Driver], [Shard] and [Box] are the side that is root; [Dirs] is the unprivileged side in the shard. All of them are
-// safe for concurrent use: they hold nothing but descriptors and names, and the kernel orders the rest.
+// safe for concurrent use: they hold nothing but descriptors and names, and the kernel orders the rest. Only two calls of
+// [Box.SetLimits] on one box need their caller to put one after the other.
 package cgroup

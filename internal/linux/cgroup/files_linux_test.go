@@ -197,6 +197,7 @@ func TestV1WithoutSwapAccounting(t *testing.T) {
 }
 
 func TestMountsAreFound(t *testing.T) {
+	//nolint:dupword // as the kernel writes it
 	const text = `22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 22 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - tmpfs tmpfs ro,mode=755
 31 30 0:27 / /sys/fs/cgroup/unified rw shared:5 - cgroup2 cgroup2 rw,nsdelegate

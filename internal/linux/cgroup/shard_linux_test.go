@@ -186,7 +186,11 @@ func TestOwnMount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.at.close()
+	defer func() {
+		if err := r.at.close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	d, err := newDriver(&r, instance)
 	if err != nil {
 		t.Fatal(err)
