@@ -93,7 +93,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{module + "internal/leakcheck"},
-		[]string{"hack/...", "internal/bench"},
+		[]string{"hack/...", "internal/bench", "internal/backend/backendtest"},
 		"tests and benchmarks only",
 	},
 	{

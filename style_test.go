@@ -7,6 +7,7 @@ import (
 	"go/scanner"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -400,22 +401,64 @@ func stringKeys(table *ast.CompositeLit) []*ast.BasicLit {
 	return keys
 }
 
-// TestOnlyNeedSkips keeps skips countable: only internal/need may skip a test.
+// TestOnlyNeedSkips keeps skips countable: only internal/need may skip a test. A rapid.T's Skip is something else: it
+// gives up a step that doesn't apply.
 func TestOnlyNeedSkips(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.dir() == "internal/need" {
 			continue
 		}
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			sel, ok := n.(*ast.SelectorExpr)
-			if ok && (sel.Sel.Name == "Skip" || sel.Sel.Name == "Skipf" || sel.Sel.Name == "SkipNow") {
-				if x, ok := sel.X.(*ast.Ident); ok && (x.Name == "t" || x.Name == "b" || x.Name == "f" || x.Name == "tb") {
-					t.Errorf("%s: %s.%s: say what the test can't do without through internal/need", s.at(n.Pos()), x.Name, sel.Sel.Name)
-				}
-			}
-			return true
-		})
+		for _, call := range skips(s.file, nil) {
+			t.Errorf("%s: say what the test can't do without through internal/need", s.at(call.Pos()))
+		}
 	}
+}
+
+// skips finds the uses of Skip, Skipf and SkipNow on what is a parameter of a type of package testing where it's used.
+// scope tells that of the parameters around n, by name.
+func skips(n ast.Node, scope map[string]bool) []*ast.SelectorExpr {
+	var found []*ast.SelectorExpr
+	ast.Inspect(n, func(child ast.Node) bool {
+		var typ *ast.FuncType
+		switch child := child.(type) {
+		case *ast.FuncDecl:
+			typ = child.Type
+		case *ast.FuncLit:
+			typ = child.Type
+		case *ast.SelectorExpr:
+			x, ok := child.X.(*ast.Ident)
+			if ok && scope[x.Name] && strings.HasPrefix(child.Sel.Name, "Skip") && child.Sel.Name != "Skipped" {
+				found = append(found, child)
+			}
+		}
+		if typ == nil || child == n {
+			return true
+		}
+		inner := maps.Clone(scope)
+		if inner == nil {
+			inner = make(map[string]bool)
+		}
+		for _, param := range typ.Params.List {
+			for _, name := range param.Names {
+				inner[name.Name] = isTesting(param.Type)
+			}
+		}
+		found = append(found, skips(child, inner)...)
+		return false
+	})
+	return found
+}
+
+func isTesting(typ ast.Expr) bool {
+	if star, ok := typ.(*ast.StarExpr); ok {
+		typ = star.X
+	}
+	sel, ok := typ.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	pkg, ok := sel.X.(*ast.Ident)
+	return ok && pkg.Name == "testing"
 }
 
 // TestErrorTexts keeps "failed to" out of errors: they are wrapped, and the words would stack up.
