@@ -75,13 +75,13 @@ func (c Config) validate() error {
 
 // Backend makes containers.
 type Backend struct {
-	cfg     Config
-	log     *slog.Logger
-	node    *node
-	boot    string
-	watcher *pidfd.Watcher
-	watch   *spawn.Watch
-	log2    int // the shards' log, for writing
+	cfg      Config
+	log      *slog.Logger
+	node     *node
+	boot     string
+	watcher  *pidfd.Watcher
+	watch    *spawn.Watch
+	shardLog int // the shards' log, for writing
 
 	// goTask runs f until Close, with a context that ends there.
 	goTask func(f func(context.Context))
@@ -115,7 +115,7 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 		return nil, err
 	}
 	b := &Backend{
-		cfg: cfg, log: cfg.Logger, watch: &spawn.Watch{}, log2: -1,
+		cfg: cfg, log: cfg.Logger, watch: &spawn.Watch{}, shardLog: -1,
 		wake: make(chan struct{}, 1), trash: make(chan string, trashQueue), tasks: &sync.WaitGroup{},
 		shards: make(map[string]*shard), boxes: make(map[string]*box), images: make(map[string]*image.Image),
 	}
@@ -168,7 +168,7 @@ func (b *Backend) prepareFolders() error {
 		return fmt.Errorf("open the shards' log: %w", err)
 	}
 	defer f.Close()
-	b.log2, err = dup(f)
+	b.shardLog, err = dup(f)
 	return err
 }
 
@@ -312,7 +312,7 @@ func (b *Backend) release() error {
 	if b.node != nil {
 		b.node.close()
 	}
-	closeFD(b.log2)
+	closeFD(b.shardLog)
 	return err
 }
 

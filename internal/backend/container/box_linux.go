@@ -38,7 +38,11 @@ type box struct {
 func (b *Backend) newBox(sh *shard, id string, st *state, groups *cgroup.Box, fd int) (*box, error) {
 	x := &box{b: b, sh: sh, id: id, st: *st, groups: groups, pidfd: fd, done: make(chan struct{})}
 	unhook, err := b.watcher.Add(fd, func() {
-		pidfd.Reap(fd) // before anybody is told: from then on Stop may close it
+		x.mu.Lock()
+		if x.pidfd >= 0 {
+			pidfd.Reap(x.pidfd)
+		}
+		x.mu.Unlock()
 		close(x.done)
 	})
 	if err != nil {
@@ -72,9 +76,6 @@ func (x *box) unregister() {
 // addTo tells the shard of the sandbox.
 func (x *box) addTo(ctx context.Context, conn *aether.Conn) error {
 	m := aether.AddBox{Name: x.id, User: x.st.User, Hostname: x.st.Hostname, CPUs: x.st.CPUs}
-	for _, e := range x.st.Env {
-		m.Env = append(m.Env, []byte(e))
-	}
 	x.mu.Lock()
 	fd := x.pidfd
 	x.mu.Unlock()
@@ -219,11 +220,14 @@ func (x *box) tellShard(ctx context.Context) {
 }
 
 // forget closes what this process holds of the sandbox.
-func (x *box) forget() {
+func (x *box) forget() { closeFD(x.letGo()) }
+
+// letGo gives the pidfd to the caller. The box is of no use any more.
+func (x *box) letGo() int {
 	x.unhook()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = true
-	closeFD(x.pidfd)
-	x.pidfd = -1
+	fd := x.pidfd
+	x.gone, x.pidfd = true, -1
+	return fd
 }

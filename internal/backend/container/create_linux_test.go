@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 	"github.com/dsec-io/dsec/internal/linux/mount"
+	"github.com/dsec-io/dsec/internal/linux/pidfd"
 	"github.com/dsec-io/dsec/internal/need"
 	"github.com/dsec-io/dsec/internal/spawn"
 	"golang.org/x/sys/unix"
@@ -110,9 +110,13 @@ func make1(t *testing.T, instance string, p plan) made {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		endInit(ctx, pid)
+		fd, err := pidfd.Open(pid)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		endInit(context.Background(), fd)
+		unix.Close(fd)
 	})
 	return made{pid: pid, upper: up.dir}
 }
@@ -120,8 +124,8 @@ func make1(t *testing.T, instance string, p plan) made {
 func TestInitAndItsRoot(t *testing.T) {
 	m := make1(t, "ktest1", plan{hostname: "box-1", workdir: "/srv/a b/c", uid: 1000, gid: 1001, cpus: 1})
 	for script, want := range map[string]string{
-		"echo $(id -u) $(hostname) $(cat /etc/hostname)": "0 box-1 box-1\n",
-		"grep -c box-1 /etc/hosts":                       "1\n",
+		"echo $(id -u) $(hostname); cat /etc/hostname": "0 box-1\nbox-1\n",
+		"grep -c box-1 /etc/hosts":                     "1\n",
 		"for d in null zero full random urandom tty; do [ -c /dev/$d ] || echo no $d; done; echo x >/dev/null": "",
 		"head -c 3 /dev/zero | wc -c":                                  "3\n",
 		"readlink /dev/fd; readlink /dev/stdin; readlink /dev/ptmx":    "/proc/self/fd\n/proc/self/fd/0\npts/ptmx\n",
@@ -222,5 +226,16 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 	after, err := os.ReadDir("/proc/self/fd")
 	if err != nil || len(after) != len(fds) {
 		t.Errorf("%d descriptors, %d before, %v", len(after), len(fds), err)
+	}
+}
+
+func BenchmarkUserNS(b *testing.B) {
+	w := &spawn.Watch{}
+	for b.Loop() {
+		ns, err := newUserNS(testOwner, testBase, w)
+		if err != nil {
+			b.Fatal(err)
+		}
+		unix.Close(ns)
 	}
 }

@@ -42,7 +42,7 @@ func (b *Backend) startKeeper(ctx context.Context) (*keeper.Client, error) {
 	defer unix.Close(dir)
 	empty := filepath.Join(b.cfg.RunDir, "empty")
 	return keeper.Start(ctx, keeper.Config{
-		Socket: b.keeperSocket(), EmptyDir: empty, Program: b.node.aether, Log: b.log2, CgroupDir: dir,
+		Socket: b.keeperSocket(), EmptyDir: empty, Program: b.node.aether, Log: b.shardLog, CgroupDir: dir,
 		Argv: []string{"dsec-aether", "keeper", "-name", b.cfg.InstanceID, "-empty", empty},
 	})
 }
@@ -141,7 +141,7 @@ func (b *Backend) shardSpec(sh *shard, listener int) *keeper.ShardSpec {
 	d := sh.groups.Dirs()
 	return &keeper.ShardSpec{
 		Name: sh.name, UID: int(sh.uid), Argv: []string{"dsec-aether", "shard", "-name", sh.name},
-		Listener: listener, Log: b.log2, Program: b.node.aether, SelfDir: sh.groups.Self(),
+		Listener: listener, Log: b.shardLog, Program: b.node.aether, SelfDir: sh.groups.Self(),
 		CgroupV2: d.V2, CgroupMemory: d.Memory, CgroupCPU: d.CPU, CgroupPIDs: d.PIDs,
 	}
 }
@@ -155,7 +155,7 @@ func (b *Backend) startProcess(ctx context.Context, sh *shard) error {
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // the keeper has its copy, or none is needed
 	spec := b.shardSpec(sh, l.FD())
 	for {
 		client := b.keeperClient()
@@ -212,7 +212,7 @@ func (b *Backend) adoptProcess(ctx context.Context, sh *shard) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := b.keeperClient().Adopt(b.shardSpec(sh, listener), fd, pair[0]); err != nil {
 		return err
 	}

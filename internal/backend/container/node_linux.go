@@ -98,9 +98,17 @@ func fillShared(root *os.Root, dir int) error {
 		path string
 		mode fs.FileMode
 	}{
-		{"nodes", 0o755}, {"empty", 0o555}, {"cpus", 0o755},
-		{"skel", 0o755}, {"skel/proc", 0o555}, {"skel/sys", 0o555}, {"skel/etc", 0o755}, {"skel/tmp", 0o777 | fs.ModeSticky},
-		{"skel/dev", 0o755}, {"skel/dev/pts", 0o755}, {"skel/dev/shm", 0o777 | fs.ModeSticky},
+		{"nodes", 0o755},
+		{"empty", 0o555},
+		{"cpus", 0o755},
+		{"skel", 0o755},
+		{"skel/proc", 0o555},
+		{"skel/sys", 0o555},
+		{"skel/etc", 0o755},
+		{"skel/tmp", 0o777 | fs.ModeSticky},
+		{"skel/dev", 0o755},
+		{"skel/dev/pts", 0o755},
+		{"skel/dev/shm", 0o777 | fs.ModeSticky},
 	} {
 		if err := errors.Join(root.Mkdir(d.path, 0o700), root.Chmod(d.path, d.mode)); err != nil {
 			return err

@@ -104,7 +104,7 @@ func (b *Backend) fill(ctx context.Context) {
 
 func (b *Backend) fillShard(ctx context.Context, sh *shard) {
 	for ctx.Err() == nil && sh.wantsSlot() {
-		s, err := b.newSlot(sh)
+		s, err := b.newSlot(sh) //nolint:contextcheck // a claim of ids is bounded by itself
 		if err != nil {
 			b.log.Warn("nothing made ahead", slog.String("shard", sh.name), slog.Any("err", err))
 			return

@@ -38,13 +38,13 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 	if err != nil {
 		return nil, err
 	}
-	defer im.Close()
+	defer func() { _ = im.Close() }() // the backend keeps a share of its own
 	sh, err := b.place(ctx, p.Project, p.Spec.Isolation == "own")
 	if err != nil {
 		return nil, err
 	}
 	u.push(sh.leave)
-	sl, err := sh.takeSlot()
+	sl, err := sh.takeSlot() //nolint:contextcheck // a claim of ids is bounded by itself
 	if err != nil {
 		return nil, err
 	}
@@ -56,12 +56,12 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 	})
 	st := &state{
 		Boot: b.boot, Shard: sh.name, Project: p.Project, Own: sh.own, Owner: sh.uid, Base: sl.base,
-		User: p.Spec.User, Hostname: p.Spec.Hostname, CPUs: b.shownCPUs(p.Spec.Resources), Env: p.Env,
+		User: p.Spec.User, Hostname: p.Spec.Hostname, CPUs: b.shownCPUs(p.Spec.Resources),
 	}
 	if err := p.Persist(st.encode()); err != nil {
 		return nil, err
 	}
-	groups, err := sh.groups.Box(p.ID, limits(p.Spec.Resources))
+	groups, err := sh.groups.Box(p.ID, limits(p.Spec.Resources)) //nolint:contextcheck // only its undoing waits, bounded
 	if err != nil {
 		return nil, err
 	}
@@ -71,15 +71,13 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 		return nil, err
 	}
 	if err := p.Persist(st.encode()); err != nil {
-		closeFD(fd)
 		return nil, err
 	}
 	x, err := b.newBox(sh, p.ID, st, groups, fd)
 	if err != nil {
-		closeFD(fd)
 		return nil, err
 	}
-	u.push(x.forget)
+	u.push(func() { x.letGo() })
 	x.register()
 	u.push(x.unregister)
 	if err := x.announce(ctx); err != nil {
@@ -117,8 +115,8 @@ type birth struct {
 	state  *state // gets the process
 }
 
-// birth makes the sandbox's root and its init, and returns init's pidfd.
-func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birth) (int, error) {
+// birth makes the sandbox's root and its init, and returns init's pidfd, which is u's until u is released.
+func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birth) (_ int, err error) {
 	up := b.upper(p.ID)
 	u.push(func() { b.discard(up.dir) })
 	if err := up.make(in.slot.base); err != nil {
@@ -141,7 +139,7 @@ func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birt
 	if err != nil {
 		return -1, err
 	}
-	defer join.Close()
+	defer func() { _ = join.Close() }() // read from and written to by others only
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
 	}
@@ -159,23 +157,19 @@ func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birt
 	if err != nil {
 		return -1, err // the removal of its group kills it
 	}
-	u.push(func() { endInit(ctx, pid) })
-	if in.state.StartTime, err = proc.StartTime(pid); err != nil {
+	u.push(func() {
+		endInit(ctx, fd)
 		closeFD(fd)
+	})
+	if in.state.StartTime, err = proc.StartTime(pid); err != nil {
 		return -1, err
 	}
 	in.state.PID = pid
 	return fd, nil
 }
 
-// endInit takes back a birth. The pidfd may be closed by now, but the child is still unreaped, or the watcher has
-// reaped it and there is nothing left to do.
-func endInit(ctx context.Context, pid int) {
-	fd, err := pidfd.Open(pid)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
+// endInit takes back a birth.
+func endInit(ctx context.Context, fd int) {
 	ctx, cancel := settling(ctx)
 	defer cancel()
 	if pidfd.Kill(fd) == nil && pidfd.Wait(ctx, fd) == nil {

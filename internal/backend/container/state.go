@@ -13,18 +13,17 @@ import (
 
 // state is what has to be known to find a sandbox again. PID is 0 until its init is born.
 type state struct {
-	Boot      string   `json:"boot"`
-	Shard     string   `json:"shard"`
-	Project   string   `json:"project"`
-	Own       bool     `json:"own,omitempty"`
-	Owner     uint32   `json:"owner"` // uid of the shard
-	Base      uint32   `json:"base"`  // first id of the sandbox's range
-	PID       int      `json:"pid,omitempty"`
-	StartTime uint64   `json:"start_time,omitempty"`
-	User      string   `json:"user,omitempty"`
-	Hostname  string   `json:"hostname,omitempty"`
-	CPUs      int32    `json:"cpus,omitempty"`
-	Env       []string `json:"env,omitempty"`
+	Boot      string `json:"boot"`
+	Shard     string `json:"shard"`
+	Project   string `json:"project"`
+	Own       bool   `json:"own,omitempty"`
+	Owner     uint32 `json:"owner"` // uid of the shard
+	Base      uint32 `json:"base"`  // first id of the sandbox's range
+	PID       int    `json:"pid,omitempty"`
+	StartTime uint64 `json:"start_time,omitempty"`
+	User      string `json:"user,omitempty"`
+	Hostname  string `json:"hostname,omitempty"`
+	CPUs      int32  `json:"cpus,omitempty"`
 }
 
 func (s *state) encode() json.RawMessage {
