@@ -17,7 +17,7 @@ var housePlan = [][]string{
 	{"hack/..."}, // programs for developers: they may use whatever they test
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
-	{"internal/bench", "internal/doctor", "internal/devmode"},
+	{"internal/doctor", "internal/devmode"},
 	{"internal/apiserver"}, // faces
 	{"libdsec"},            // the public SDK
 	{"internal/backend/..."},
@@ -161,7 +161,7 @@ func TestImports(t *testing.T) {
 	}
 	for _, d := range doors {
 		if !opened[d] {
-			t.Errorf("door from %s to %s: nobody uses it: close it", d.from, d.to)
+			t.Errorf("door from %s to %s (%s): nobody uses it: close it", d.from, d.to, d.why)
 		}
 	}
 }
