@@ -57,6 +57,18 @@ func actAsShard(v1 string) {
 		_ = c.Wait()
 	}
 	say("remove exec", d.RemoveExec("box", "e1"))
+	fd, err = openDir(d.V2, "box")
+	say("open box", err)
+	c = exec.Command("/bin/sleep", "1000")
+	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}
+	say("start in box", c.Start())
+	say("freeze box", writeFile(d.V2, "box/cgroup.freeze", "1"))
+	say("thaw box", writeFile(d.V2, "box/cgroup.freeze", "0"))
+	say("kill box", d.KillBox("box"))
+	if c.Process != nil {
+		_ = c.Process.Kill() // where the box couldn't be killed
+		_ = c.Wait()
+	}
 	for i, fd := range procs {
 		// The shard puts its helper, which still has the shard's uid, into the v1 groups; here it is the shard itself.
 		_, err := unix.Write(fd, []byte("0"))
@@ -122,7 +134,8 @@ func TestShardCanDoItsWorkAndNoMore(t *testing.T) {
 	want := map[string]string{
 		"make exec": "ok", "open exec": "ok", "open procs": "ok", "start in exec": "ok", "populated true": "ok",
 		"remove populated exec": "populated", "oom kills 0": "ok", "frozen false": "ok", "kill exec": "ok",
-		"remove exec": "ok", "lift memory": "EACCES", "lift pids": "EACCES", "lift cpu": "EACCES",
+		"remove exec": "ok", "open box": "ok", "start in box": "ok", "freeze box": "ok", "thaw box": "ok", "kill box": "ok",
+		"lift memory": "EACCES", "lift pids": "EACCES", "lift cpu": "EACCES",
 		"enable controllers": "EACCES", "lift descendants": "EACCES", "kill the shard": "EACCES",
 		"freeze itself": "EACCES", "move into self": "EACCES", "make a box": "EACCES", "remove the box": "EACCES",
 	}
@@ -142,6 +155,9 @@ func TestEachGiftIsNeeded(t *testing.T) {
 	}{
 		"ancestor-procs": {"cgroup.procs", "start in exec"},
 		"box-directory":  {"box", "make exec"},
+		"box-procs":      {"box/cgroup.procs", "start in box"},
+		"box-freeze":     {"box/cgroup.freeze", "freeze box"},
+		"box-kill":       {"box/cgroup.kill", "kill box"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := shard(t, driver(t, name), "shard-0", shardUID)
