@@ -1,0 +1,134 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dsec-io/dsec/internal/aetherbin"
+)
+
+// What a machine with thousands of sandboxes needs. Less works, with fewer.
+const (
+	wantPIDs     = 1 << 20
+	wantInotify  = 8192
+	wantNoFile   = 65536
+	wantMounts   = 100_000
+	wantFreeDisk = 1 << 30
+	// kvmCreateVM and kvmCreateVCPU are ioctls of linux/kvm.h.
+	kvmCreateVM   = 0xae01
+	kvmCreateVCPU = 0xae41
+)
+
+func tryPIDMax(context.Context, *machine) (string, error) {
+	return atLeast("kernel/pid_max", wantPIDs, "sysctl -w kernel.pid_max=4194304 (dsec dev raises it by itself)")
+}
+
+func tryInotify(context.Context, *machine) (string, error) {
+	return atLeast("fs/inotify/max_user_instances", wantInotify, "sysctl -w fs.inotify.max_user_instances=65536 (dsec dev raises it by itself)")
+}
+
+func tryMountMax(context.Context, *machine) (string, error) {
+	return atLeast("fs/mount-max", wantMounts, "sysctl -w fs.mount-max=1000000")
+}
+
+// atLeast compares a number below /proc/sys with what's wanted.
+func atLeast(name string, want int64, fix string) (string, error) {
+	b, err := os.ReadFile(filepath.Join("/proc/sys", name))
+	if err != nil {
+		return "", err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	found := fmt.Sprintf("%s is %d", strings.ReplaceAll(name, "/", "."), n)
+	if n < want {
+		return found, &limitedError{fix}
+	}
+	return found, nil
+}
+
+func tryNoFile(context.Context, *machine) (string, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return "", err
+	}
+	found := fmt.Sprintf("up to %d", l.Max)
+	if l.Max < wantNoFile {
+		return found, &limitedError{"ulimit -n 1048576 (LimitNOFILE= in a service)"}
+	}
+	return found, nil
+}
+
+func tryAether(context.Context, *machine) (string, error) {
+	b, err := aetherbin.Program()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("embedded, %d KiB", len(b)>>10), nil
+}
+
+func tryDataDir(_ context.Context, m *machine) (string, error) {
+	if m.dir == "" {
+		return "", fmt.Errorf("no folder can be made in %s", existingParent(m.opts.DataDir))
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(m.dir, &st); err != nil {
+		return "", err
+	}
+	free := int64(st.Bavail) * st.Bsize
+	found := fmt.Sprintf("%s: %s, %d MiB free", existingParent(m.opts.DataDir), fsName(m.dir), free>>20)
+	if free < wantFreeDisk {
+		return found, &limitedError{"free some space, or name another folder with --data"}
+	}
+	return found, nil
+}
+
+// tryImages lists the images of the data folder and of the machine.
+func tryImages(_ context.Context, m *machine) (string, error) {
+	var names []string
+	for _, store := range []string{filepath.Join(m.opts.DataDir, "images"), m.opts.ImageStore} {
+		entries, err := os.ReadDir(store)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		for _, e := range entries {
+			if _, err := os.Stat(filepath.Join(store, e.Name(), "image.erofs")); err == nil {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("none in %s", m.opts.ImageStore)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", "), nil
+}
+
+// tryKVM makes a virtual machine with a processor. That proves a hypervisor, not that every kernel boots in it.
+func tryKVM(context.Context, *machine) (string, error) {
+	dev, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer dev.Close()
+	vm, err := unix.IoctlRetInt(int(dev.Fd()), kvmCreateVM)
+	if err != nil {
+		return "", fmt.Errorf("make a virtual machine: %w", err)
+	}
+	defer unix.Close(vm)
+	cpu, err := unix.IoctlRetInt(vm, kvmCreateVCPU)
+	if err != nil {
+		return "", fmt.Errorf("make a virtual processor: %w", err)
+	}
+	return "a virtual machine with a processor can be made; no kernel was booted in it", unix.Close(cpu)
+}
