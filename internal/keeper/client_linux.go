@@ -14,7 +14,7 @@ import (
 
 // ShardSpec is everything that the keeper needs to start a shard, now and again after its death.
 //
-// In the shard the descriptors have the numbers of the FD constants. A descriptor of -1 is absent there.
+// In the shard the descriptors have the numbers of the FD constants. A descriptor of -1 is absent.
 type ShardSpec struct {
 	Name string
 	Argv []string // argv[0] included
@@ -28,7 +28,8 @@ type ShardSpec struct {
 	CgroupV2, CgroupMemory, CgroupCPU, CgroupPIDs int // O_PATH directories of the shard in each hierarchy
 }
 
-// Descriptor numbers in a shard.
+// Descriptor numbers in a shard. Every other number below LowFDs is /dev/null, and so is an absent descriptor's: a shard
+// passes descriptors on through low numbers, so nothing else may ever get one, not even the Go runtime's own.
 const (
 	FDListener     = 3
 	FDStore        = 4
@@ -37,6 +38,7 @@ const (
 	FDCgroupMemory = 7
 	FDCgroupCPU    = 8
 	FDCgroupPIDs   = 9
+	LowFDs         = 64
 )
 
 // fds lists the descriptors in the order of their bits in a message's flags.

@@ -1,0 +1,306 @@
+package chronus
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/keeper"
+)
+
+// execution is one "exec" on its way.
+type execution struct {
+	shard   *Shard
+	box     *box
+	req     aether.ExecStart
+	session *session
+	cmd     command
+	state   int // memfd of a session's or a long script; -1: none
+	stdinW  int // our end of stdin; -1: none
+	outR    [2]int
+	master  int // of the terminal; -1: none
+}
+
+// serveExec is method "exec".
+func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
+	x := &execution{shard: s, state: -1, stdinW: -1, outR: [2]int{-1, -1}, master: -1}
+	x.cmd.fds = [slotSize]int{-1, -1, -1, -1}
+	open := st.Open()
+	if err := x.req.Unmarshal(open.Body); err != nil {
+		return api.Errorf(api.CodeInvalid, "exec: %v", err)
+	}
+	var err error
+	if x.box, err = s.box(open.Sandbox); err != nil {
+		return err
+	}
+	if err := x.check(); err != nil {
+		return err
+	}
+	if x.req.Session != "" {
+		if x.session, err = x.box.session(x.req.Session); err != nil {
+			return err
+		}
+		if err := x.session.acquire(ctx, st); err != nil {
+			return err
+		}
+	}
+	w := s.works.Get().(*work)
+	defer s.works.Put(w)
+	p, err := x.start(w)
+	if err != nil {
+		if x.session != nil {
+			x.session.release()
+		}
+		return err
+	}
+	return x.attend(ctx, st, w, p)
+}
+
+// check refuses what can't be run, and fills in defaults.
+func (x *execution) check() error {
+	r := &x.req
+	switch {
+	case len(r.Argv) == 0 && len(r.Shell) == 0, len(r.Argv) > 0 && len(r.Shell) > 0:
+		return api.FieldError(api.CodeInvalid, "argv", "give one of argv and shell", "%d arguments and a script of %d bytes", len(r.Argv), len(r.Shell))
+	case len(r.Argv) > 0 && len(r.Argv[0]) == 0:
+		return api.FieldError(api.CodeInvalid, "argv", "", "the command's name is empty")
+	case r.Session != "" && r.TTY:
+		return api.FieldError(api.CodeInvalid, "session", "run a shell on the terminal instead", "a session's commands have no terminal")
+	case r.TimeoutMS < 0, r.MaxOutput < 0, r.MaxOutput > maxKeep:
+		return api.FieldError(api.CodeInvalid, "max_output_bytes", "", "time-out %d ms, output limit %d bytes", r.TimeoutMS, r.MaxOutput)
+	case r.Rows > 1<<16-1, r.Cols > 1<<16-1:
+		return api.FieldError(api.CodeInvalid, "tty", "", "a terminal of %d rows and %d columns", r.Rows, r.Cols)
+	case len(r.Tag) > 256:
+		return api.FieldError(api.CodeInvalid, "tag", "", "tag of %d bytes is over 256", len(r.Tag))
+	}
+	if r.Log || r.TTY {
+		r.Keep = true
+	}
+	if r.ID == "" {
+		r.ID = "x" + strings.ToLower(rand.Text())
+	}
+	for _, list := range [][][]byte{r.Argv, r.Env, {r.Shell, r.Cwd}} {
+		for _, v := range list {
+			if i := bytes.IndexByte(v, 0); i >= 0 {
+				return api.Errorf(api.CodeInvalid, "a NUL byte at %d of %q: no argument, variable, path or script can hold one", i, shorten(v))
+			}
+		}
+	}
+	for _, e := range r.Env {
+		if bytes.IndexByte(e, '=') <= 0 {
+			return api.FieldError(api.CodeInvalid, "env", "", "variable %q has no name", shorten(e))
+		}
+	}
+	return x.checkSizes()
+}
+
+// checkSizes refuses what execve would refuse.
+func (x *execution) checkSizes() error {
+	r := &x.req
+	for i, list := range [][][]byte{r.Argv, r.Env} {
+		what := [...]string{"an argument", "a variable"}[i]
+		for _, v := range list {
+			if len(v) > maxString && (i == 1 || r.Session == "") {
+				return tooLarge(what, len(v), maxString)
+			}
+		}
+	}
+	if n := size(r.Argv) + size(r.Env); n > maxArgs {
+		return tooLarge("arguments and environment", n, maxArgs)
+	}
+	if len(r.Cwd) >= unix.PathMax {
+		return api.FieldError(api.CodeWorkdirNotFound, "cwd", "", "path of %d bytes is too long", len(r.Cwd))
+	}
+	return nil
+}
+
+// start brings the command to life. On error nothing of it is left.
+func (x *execution) start(w *work) (_ *process, err error) {
+	defer x.closeTheirs()
+	defer x.closeOurs() // what the process hasn't taken over
+	c := &x.cmd
+	c.box, c.group = x.box, x.req.ID
+	if c.who, err = x.box.account(x.req.User); err != nil {
+		return nil, err
+	}
+	if err := x.plan(w); err != nil {
+		return nil, err
+	}
+	if err := x.openStdio(); err != nil {
+		return nil, err
+	}
+	p := &process{shard: x.shard, box: x.box, own: true, outs: 2, raw: [2]int{-1, -1}, state: -1, meta: meta{
+		Box: x.box.name, ID: x.req.ID, Argv: shortArgv(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
+		Keep: x.req.Keep, Lossless: x.req.Lossless, Log: x.req.Log, MaxOutput: x.req.MaxOutput, TimeoutMS: x.req.TimeoutMS,
+	}}
+	if len(x.req.Shell) > 0 {
+		p.meta.Argv = shortArgv([][]byte{[]byte(shellPath), []byte("-c"), x.req.Shell})
+	}
+	if x.req.TTY {
+		p.outs = 1
+	}
+	var journals [2]*journal
+	if x.req.Keep {
+		if journals, err = p.newJournals(); err != nil {
+			return nil, err
+		}
+	}
+	p.meta.OOMKills, _ = x.shard.dirs.OOMKills(x.box.name)
+	p.meta.Started = time.Now().UnixNano()
+	if p.child, err = x.shard.spawn(w, c); err != nil {
+		closeJournals(journals)
+		return nil, x.shellError(err)
+	}
+	p.meta.PID, p.meta.Inside = p.pid, p.inside
+	return p, x.adopt(p, journals)
+}
+
+// adopt makes a born command a process. Only here can an error come after something has run.
+func (x *execution) adopt(p *process, journals [2]*journal) error {
+	p.raw = x.outR
+	if x.master >= 0 {
+		p.raw[0] = x.master
+	}
+	x.outR, x.master = [2]int{-1, -1}, -1
+	if x.session != nil {
+		p.session, p.state, x.state = x.session, x.state, -1
+		x.session.mu.Lock()
+		x.session.running = p
+		x.session.mu.Unlock()
+	}
+	var err error
+	switch {
+	case x.req.TTY:
+		p.stdin = newTerminalInput(p)
+	case x.stdinW >= 0:
+		p.stdin, err = newStdin(p, x.stdinW)
+		x.stdinW = -1
+	}
+	if err == nil && x.req.Keep {
+		if err = p.keep(journals, [2][]byte{}); err == nil {
+			p.run()
+		}
+	}
+	if err != nil {
+		p.abandon()
+		return api.Errorf(api.CodeInternal, "started, but can't be kept, and so was killed: %v", err)
+	}
+	return nil
+}
+
+// abandon kills and reaps a command that can't become a process.
+func (p *process) abandon() {
+	p.kill(cause{cancelled: true})
+	_ = unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0)
+	for {
+		poll := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+		_, _ = unix.Poll(poll, 100)
+		if _, err := keeper.WaitPIDFD(p.fd, true); !errors.Is(err, keeper.ErrRunning) {
+			break
+		}
+	}
+	p.removeGroup(true)
+	p.endSession()
+	p.shard.del(p.key())
+	if p.stdin != nil {
+		p.stdin.finish()
+	}
+	for i := range p.outs {
+		if p.raw[i] >= 0 {
+			_ = unix.Close(p.raw[i])
+		}
+		if p.src[i] != nil {
+			p.src[i].shut()
+			p.src[i].free()
+		}
+		if p.out[i] != nil {
+			p.out[i].close()
+		}
+	}
+	p.closeChild()
+}
+
+func (p *process) newJournals() ([2]*journal, error) {
+	var js [2]*journal
+	for i := range p.outs {
+		j, err := newJournal(p.meta.MaxOutput)
+		if err != nil {
+			closeJournals(js)
+			return js, api.Errorf(api.CodeNotStarted, "%v", err)
+		}
+		j.lossless = p.meta.Lossless
+		js[i] = j
+	}
+	return js, nil
+}
+
+func closeJournals(js [2]*journal) {
+	for _, j := range js {
+		if j != nil {
+			j.close()
+		}
+	}
+}
+
+// openStdio makes the pipes or the terminal. x.cmd.fds are the command's ends.
+func (x *execution) openStdio() error {
+	if x.req.TTY {
+		return x.openTerminal()
+	}
+	for i := range x.outR {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
+		}
+		x.outR[i], x.cmd.fds[1+i] = pipe[0], pipe[1]
+		if err := unix.SetNonblock(pipe[0], true); err != nil {
+			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
+		}
+	}
+	if x.req.Stdin {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return api.Errorf(api.CodeNotStarted, "make an input pipe: %v", err)
+		}
+		x.cmd.fds[0], x.stdinW = pipe[0], pipe[1]
+	}
+	return nil
+}
+
+// closeTheirs closes the command's ends here; it has its own by now.
+func (x *execution) closeTheirs() {
+	fds := slices.Clone(x.cmd.fds[:])
+	slices.Sort(fds)
+	for _, fd := range slices.Compact(fds) { // a terminal is all three
+		if fd >= 0 && fd != x.state { // which closeOurs knows
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+func (x *execution) closeOurs() {
+	for _, fd := range []int{x.outR[0], x.outR[1], x.stdinW, x.master, x.state} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// shellError turns "no /bin/sh" into its own error when the shell wasn't the caller's choice.
+func (x *execution) shellError(err error) error {
+	implied := len(x.req.Shell) > 0 || x.session != nil
+	if implied && (api.IsCode(err, api.CodeCommandNotFound) || api.IsCode(err, api.CodeCommandNotExecutable)) {
+		e := api.Errorf(api.CodeNoShell, "the sandbox has no %s", shellPath)
+		e.Hint = "run a program by argv"
+		return e
+	}
+	return err
+}

@@ -1,0 +1,144 @@
+package chronus
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+)
+
+// follower sends a process's output, from given offsets on, to one stream, and its end.
+type follower struct {
+	p       *process
+	st      *aether.Stream
+	off     [2]int64
+	fromNow bool // instead of off: where the outputs are
+	bounded bool // send what is kept of the whole, not everything: the first part as it comes, the last at the end
+
+	cursor    [2]*cursor
+	truncated bool
+	buf       []byte
+	end       *aether.Exited // once known
+	limit     [2]int64       // with end: what belongs to it; a background child may go on writing
+}
+
+const followChunk = 64 << 10
+
+// run returns nil after the end has been told, and an error when the stream ended before.
+func (f *follower) run(ctx context.Context) error {
+	p := f.p
+	for i, j := range p.out[:p.outs] {
+		if f.fromNow {
+			f.off[i] = j.total()
+		}
+		if !f.bounded {
+			c := j.attach(f.off[i])
+			defer j.detach(c)
+			f.cursor[i] = c
+		}
+	}
+	bufp := p.shard.chunks.Get().(*[]byte)
+	defer p.shard.chunks.Put(bufp)
+	f.buf = *bufp
+	for {
+		changed := p.watch()
+		if f.end == nil { // before looking at the outputs: what follows sees all that came before the end
+			f.end = p.finished()
+			f.limit = f.limits()
+		}
+		sent := false
+		for i := range p.outs {
+			n, err := f.send(ctx, i)
+			if err != nil {
+				return err
+			}
+			sent = sent || n
+		}
+		switch {
+		case sent:
+			continue
+		case f.end != nil:
+			return f.tellEnd(ctx)
+		}
+		select {
+		case <-changed:
+		case <-p.stop:
+			f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", p.meta.ID))
+			return context.Canceled
+		case <-f.st.Done():
+			return aether.ErrReset
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// limits is how far the outputs may be sent now.
+func (f *follower) limits() [2]int64 {
+	if f.end != nil {
+		return [...]int64{f.end.StdoutTotal, f.end.StderrTotal}
+	}
+	if !f.bounded {
+		return [...]int64{math.MaxInt64, math.MaxInt64}
+	}
+	return [...]int64{f.p.out[0].head, f.p.out[0].head}
+}
+
+// send sends the next piece of output i. It tells whether there was one.
+func (f *follower) send(ctx context.Context, i int) (bool, error) {
+	j := f.p.out[i]
+	room := f.limit[i] - f.off[i]
+	if room <= 0 {
+		return false, nil
+	}
+	if f.bounded && f.end != nil && f.off[i] == j.head {
+		if skip := room - j.tail; skip > 0 {
+			return true, f.gap(ctx, i, skip)
+		}
+	}
+	n, gap, err := j.readAt(f.buf[:min(int64(len(f.buf)), room)], f.off[i])
+	if err != nil {
+		f.st.Reset(api.Errorf(api.CodeInternal, "%v", err))
+		return false, err
+	}
+	if gap > 0 {
+		return true, f.gap(ctx, i, min(gap, room))
+	}
+	if n == 0 {
+		return false, nil
+	}
+	if err := f.st.Write(ctx, channels()[i], f.buf[:n]); err != nil {
+		return false, err
+	}
+	f.moved(i, int64(n))
+	return true, nil
+}
+
+func (f *follower) moved(i int, n int64) {
+	f.off[i] += n
+	if f.cursor[i] != nil {
+		f.p.out[i].move(f.cursor[i], f.off[i])
+	}
+}
+
+func (f *follower) gap(ctx context.Context, i int, n int64) error {
+	m := aether.Gap{Channel: uint8(channels()[i]), Offset: f.off[i], Length: n}
+	if err := f.st.Send(ctx, aether.MsgGap, m.AppendTo(nil)); err != nil {
+		return fmt.Errorf("tell a gap: %w", err)
+	}
+	f.truncated = true
+	f.moved(i, n)
+	return nil
+}
+
+func (f *follower) tellEnd(ctx context.Context) error {
+	end := f.end
+	end.Truncated = f.truncated
+	f.st.Hold()
+	if err := f.st.Send(ctx, aether.MsgExited, end.AppendTo(nil)); err != nil {
+		return err
+	}
+	return f.st.Close()
+}

@@ -1,0 +1,384 @@
+package chronus
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/keeper"
+)
+
+// Keys of what the keeper holds.
+const (
+	boxKey     = "box/"
+	processKey = "exec/"
+	sessionKey = "session/"
+)
+
+// meta is what another shard has to know to go on with a process; the keeper holds it beside the descriptors. Its
+// exported fields are its JSON form.
+type meta struct {
+	Box, ID   string
+	Argv      [][]byte `json:",omitempty"` // shortened
+	Tag       string   `json:",omitempty"`
+	Session   string   `json:",omitempty"`
+	TTY       bool     `json:",omitempty"`
+	Keep      bool     `json:",omitempty"`
+	Lossless  bool     `json:",omitempty"`
+	Log       bool     `json:",omitempty"`
+	MaxOutput int64    `json:",omitempty"`
+	TimeoutMS int64    `json:",omitempty"`
+	Started   int64    // Unix time in nanoseconds
+	PID       int      // host
+	Inside    int      // in the sandbox
+	OOMKills  int64    `json:",omitempty"` // of the box, when the command started
+
+	FDs    []string       `json:",omitempty"` // what each of the item's descriptors is, one of the fd names
+	Result *aether.Exited `json:",omitempty"`
+	Ended  int64          `json:",omitempty"`
+	Cause  [3]bool        // timed out, cancelled, out of memory
+}
+
+// Names of descriptors in an item.
+const (
+	fdPID     = "pid"
+	fdState   = "state"
+	fdStdin   = "in"
+	fdMidR    = "midr"
+	fdMidW    = "midw"
+	fdSource  = "src" // and the number of the output
+	fdJournal = "jrn"
+)
+
+func numbered(name string, i int) string { return name + string(rune('0'+i)) }
+
+// maxMetaArgv is how much of the arguments the list of processes shows.
+const maxMetaArgv = 4 << 10
+
+func shortArgv(argv [][]byte) [][]byte {
+	var out [][]byte
+	left := maxMetaArgv
+	for _, a := range argv {
+		if left <= 0 {
+			break
+		}
+		out = append(out, slices.Clone(a[:min(len(a), left)]))
+		left -= len(a)
+	}
+	return out
+}
+
+func (p *process) key() string { return processKey + p.box.name + "/" + p.meta.ID }
+
+// keep makes p known and gives the keeper what it needs to survive this shard. prefix is output that has been read
+// already. journals may have been made before, so that nothing can fail and little time passes after a birth.
+func (p *process) keep(journals [2]*journal, prefix [2][]byte) error {
+	p.stop, p.told = make(chan struct{}), make(chan int32, 1)
+	p.out = journals
+	for i := range p.outs {
+		src, err := newSource(p.raw[i])
+		if err != nil {
+			return fmt.Errorf("output %d: %w", i, err)
+		}
+		p.src[i], p.raw[i] = src, -1
+		if p.meta.TTY {
+			if err := unix.Pipe2(src.mid[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+				return fmt.Errorf("pipe for the terminal's output: %w", err)
+			}
+		}
+		if len(prefix[i]) > 0 {
+			n, err := unix.Pwrite(p.out[i].fd, prefix[i], 0)
+			if err != nil || n != len(prefix[i]) {
+				return fmt.Errorf("store output: %d of %d bytes: %w", n, len(prefix[i]), err)
+			}
+			p.out[i].grew(int64(n))
+		}
+	}
+	p.put()
+	return p.box.add(p)
+}
+
+// run starts what a kept process needs; result tells that it has ended already.
+func (p *process) run() {
+	for i := range p.outs {
+		if src, j := p.src[i], p.out[i]; src != nil {
+			p.wg.Go(func() {
+				pump(src, j, p.stop, p.notify)
+				p.afterOutput()
+			})
+		} else {
+			j.setQuiet(true)
+		}
+	}
+	if p.result != nil {
+		for i := range p.outs {
+			p.out[i].setOver()
+			if p.src[i] != nil {
+				p.src[i].settle()
+			}
+		}
+		p.notify()
+		return
+	}
+	p.startTimer()
+	p.wg.Go(func() {
+		p.wait()
+		p.afterOutput()
+	})
+}
+
+// afterOutput gives back what is no longer needed once the command has ended and its outputs have.
+func (p *process) afterOutput() {
+	for _, j := range p.out[:p.outs] {
+		j.mu.Lock()
+		ended := j.ended
+		j.mu.Unlock()
+		if !ended {
+			return
+		}
+	}
+	p.mu.Lock()
+	if p.result == nil || p.files || p.gone {
+		p.mu.Unlock()
+		return
+	}
+	p.files = true
+	p.mu.Unlock()
+	p.put() // without them, so that the keeper closes its copies too
+	p.closing(func() {
+		for i := range p.outs {
+			if p.src[i] != nil {
+				p.src[i].shut()
+				p.src[i].free()
+			}
+			p.out[i].trim()
+		}
+		p.closeChild()
+	})
+	p.notify()
+	p.mu.Lock()
+	drop := p.drop
+	p.mu.Unlock()
+	if drop {
+		p.shard.sweepSoon()
+	}
+}
+
+// item is p as the keeper holds it.
+func (p *process) item() keeper.Item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.meta
+	m.Result, m.FDs = p.result, nil
+	m.Cause = [3]bool{p.cause.timedOut, p.cause.cancelled, p.cause.oom}
+	if !p.ended.IsZero() {
+		m.Ended = p.ended.UnixNano()
+	}
+	it := keeper.Item{Key: p.key(), Wait: keeper.NoWait}
+	add := func(name string, fd int) {
+		if fd >= 0 {
+			m.FDs = append(m.FDs, name)
+			it.FDs = append(it.FDs, fd)
+		}
+	}
+	if !p.files {
+		if p.result == nil {
+			it.Wait = 0
+			add(fdPID, p.fd)
+			if p.stdin != nil {
+				add(fdStdin, p.stdin.number())
+			}
+			add(fdState, p.state)
+		}
+		for i := range p.outs {
+			if s := p.src[i]; s != nil {
+				add(numbered(fdSource, i), s.fd)
+				add(fdMidR, s.mid[0])
+				add(fdMidW, s.mid[1])
+			}
+		}
+	}
+	for i := range p.outs {
+		add(numbered(fdJournal, i), p.out[i].fd)
+	}
+	it.Blob, _ = json.Marshal(&m) // plain data: can't fail
+	return it
+}
+
+// put gives the keeper p as it is now. Without a keeper the process goes on unprotected, and is put again when there is
+// a new one.
+func (p *process) put() {
+	p.putMu.Lock()
+	defer p.putMu.Unlock()
+	if err := p.shard.keeper().Put(p.item()); err != nil {
+		p.shard.log.Warn("process not kept", slog.String("sandbox", p.box.name), slog.String("process", p.meta.ID), slog.Any("err", err))
+	}
+}
+
+// closing runs f, which closes descriptors, while none of their numbers is on its way to the keeper.
+func (p *process) closing(f func()) {
+	p.putMu.Lock()
+	defer p.putMu.Unlock()
+	f()
+}
+
+// add puts p into the box's list.
+func (b *box) add(p *process) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.gone:
+		return api.Errorf(api.CodeSandboxDied, "the sandbox has ended")
+	case b.procs[p.meta.ID] != nil:
+		return api.Errorf(api.CodeConflict, "process %s exists", p.meta.ID)
+	case len(b.procs) >= maxProcesses:
+		return api.Errorf(api.CodeTooMany, "the sandbox has %d processes that are kept; forget some", len(b.procs))
+	}
+	b.procs[p.meta.ID] = p
+	return nil
+}
+
+func (b *box) process(id string) (*process, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.procs[id]; p != nil {
+		return p, nil
+	}
+	return nil, api.Errorf(api.CodeNoSuchProcess, "no process %q, or its record has expired", id)
+}
+
+// forget gives up everything about p. It is over, or its sandbox is.
+func (p *process) forget() {
+	p.mu.Lock()
+	if p.gone {
+		p.mu.Unlock()
+		return
+	}
+	p.gone = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	files := p.files
+	p.mu.Unlock()
+	p.box.mu.Lock()
+	if p.box.procs[p.meta.ID] == p {
+		delete(p.box.procs, p.meta.ID)
+	}
+	p.box.mu.Unlock()
+	close(p.stop)
+	p.shard.del(p.key())
+	if p.stdin != nil {
+		p.stdin.finish()
+	}
+	if !files {
+		p.closing(func() {
+			for _, s := range p.src[:p.outs] {
+				if s != nil {
+					s.shut()
+				}
+			}
+			p.closeChild()
+		})
+	}
+	p.notify()
+	p.wg.Wait()
+	for i := range p.outs {
+		if s := p.src[i]; s != nil {
+			s.free()
+		}
+		p.out[i].close()
+	}
+}
+
+// restore makes a process of what an earlier shard has put.
+func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
+	p := &process{
+		shard: s, box: b, outs: 2, raw: [2]int{-1, -1}, state: -1, child: child{fd: -1},
+		stop: make(chan struct{}), told: make(chan int32, 1),
+	}
+	if err := json.Unmarshal(it.Blob, &p.meta); err != nil {
+		return nil, fmt.Errorf("read record: %w", err)
+	}
+	m := &p.meta
+	if m.TTY {
+		p.outs = 1
+	}
+	p.pid, p.inside = m.PID, m.Inside
+	p.result, p.cause = m.Result, cause{m.Cause[0], m.Cause[1], m.Cause[2]}
+	if m.Ended != 0 {
+		p.ended = time.Unix(0, m.Ended)
+	}
+	if len(m.FDs) != len(it.FDs) {
+		return nil, fmt.Errorf("%d descriptors, %d names", len(it.FDs), len(m.FDs))
+	}
+	byName := make(map[string]int)
+	for i, name := range m.FDs {
+		byName[name] = it.FDs[i]
+	}
+	take := func(name string) int {
+		if fd, ok := byName[name]; ok {
+			return fd
+		}
+		return -1
+	}
+	if err := p.restoreFiles(take); err != nil {
+		return nil, err
+	}
+	if it.Status != nil {
+		p.told <- *it.Status
+	}
+	return p, nil
+}
+
+func (p *process) restoreFiles(take func(string) int) error {
+	for i := range p.outs {
+		fd := take(numbered(fdJournal, i))
+		if fd < 0 {
+			return errors.New("no journal")
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("journal: %w", err)
+		}
+		p.out[i] = openJournal(fd, p.meta.MaxOutput, st.Size)
+		p.out[i].lossless = p.meta.Lossless
+		p.out[i].mark = max(0, st.Size-losslessLead)
+		p.out[i].restoreHole()
+		src := take(numbered(fdSource, i))
+		if src < 0 {
+			continue
+		}
+		source, err := newSource(src)
+		if err != nil {
+			return fmt.Errorf("output: %w", err)
+		}
+		source.mid = [2]int{take(fdMidR), take(fdMidW)}
+		p.src[i] = source
+	}
+	if p.result != nil {
+		p.files = p.src[0] == nil && (p.outs == 1 || p.src[1] == nil)
+		return nil
+	}
+	if p.fd = take(fdPID); p.fd < 0 {
+		return errors.New("no pidfd")
+	}
+	p.file = os.NewFile(uintptr(p.fd), "pidfd")
+	p.state = take(fdState)
+	if p.meta.TTY {
+		p.stdin = newTerminalInput(p)
+	} else if fd := take(fdStdin); fd >= 0 {
+		var err error
+		if p.stdin, err = newStdin(p, fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
