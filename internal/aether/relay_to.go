@@ -10,9 +10,9 @@ var errServerLost = errors.New("the server's connection is lost")
 
 // RelayTo is [Relay] between a client and the server of its request, but for two things. When the server's connection is
 // lost, everything that had come from it is passed on first, the client's stream is left as it is, and the error wraps
-// [ErrConnLost]: the caller knows what its client should be told. And seen is called with the type of each message that
-// was passed on from the server.
-func RelayTo(ctx context.Context, client, server *Stream, seen func(msgType uint8)) error {
+// [ErrConnLost]: the caller knows what its client should be told. And seen is shown every frame from the server just
+// before it is passed on; its payload isn't checked, and a long message comes in parts.
+func RelayTo(ctx context.Context, client, server *Stream, seen func(f *Frame)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	up := make(chan error, 1) // the one result
@@ -28,7 +28,8 @@ func RelayTo(ctx context.Context, client, server *Stream, seen func(msgType uint
 
 // serverLost tells whether err is the loss of the server's connection and nothing else.
 func serverLost(ctx context.Context, server *Stream, err error) bool {
-	return errors.Is(err, ErrConnLost) && errors.Is(server.Err(), ErrConnLost) && ctx.Err() == nil
+	over := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errServerLost)
+	return errors.Is(err, ErrConnLost) && errors.Is(server.Err(), ErrConnLost) && !over
 }
 
 // pumpTo copies from the client to the server.
@@ -60,7 +61,7 @@ func pumpTo(ctx context.Context, client, server *Stream) error {
 }
 
 // pumpFrom copies from the server to the client.
-func pumpFrom(ctx context.Context, client, server *Stream, seen func(msgType uint8)) error {
+func pumpFrom(ctx context.Context, client, server *Stream, seen func(f *Frame)) error {
 	for {
 		f, more, err := server.next(ctx)
 		switch {
@@ -71,10 +72,8 @@ func pumpFrom(ctx context.Context, client, server *Stream, seen func(msgType uin
 		case err != nil && serverLost(ctx, server, err):
 			return errServerLost
 		case err == nil:
-			typ, last := f.Type, !f.more
-			if err = forward(ctx, client, server, f, !more); err == nil && typ != 0 && last {
-				seen(typ)
-			}
+			seen(&f)
+			err = forward(ctx, client, server, f, !more)
 		}
 		if err == nil {
 			continue

@@ -166,6 +166,46 @@ func TestExecFaults(t *testing.T) {
 			t.Errorf("%+v", tr)
 		}
 	})
+	t.Run("followed-into-the-next-aether", func(t *testing.T) {
+		for _, keep := range []bool{false, true} {
+			x := argv("long")
+			x.Keep = keep
+			n.fake.told = nil
+			tr := n.exec("p", sb.ID, x, nil)
+			if tr.err != nil || tr.exited == nil || tr.exited.InfraError != "" || !bytes.Equal(tr.stdout, longOutput()) {
+				t.Errorf("keep %v: %d bytes, %v, %+v", keep, len(tr.stdout), tr.err, tr.exited)
+			}
+			until(t, "what isn't kept is forgotten", func() bool {
+				n.fake.mu.Lock()
+				defer n.fake.mu.Unlock()
+				return keep && len(n.fake.told) == 0 || slices.Equal(n.fake.told, []string{"forget"})
+			})
+		}
+	})
+	t.Run("cancelled-in-the-next-aether", func(t *testing.T) {
+		n.fake.told = nil
+		x := argv("long-hang")
+		s, err := n.client.Open(t.Context(), aether.Open{Method: "exec", Sandbox: sb.ID, Project: "p", Body: x.AppendTo(nil), Closed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for got := 0; got < len(longOutput()); {
+			f, err := s.Recv(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Channel == aether.Stdout {
+				got += len(f.Data)
+			}
+			f.Release()
+		}
+		s.Reset(nil)
+		until(t, "it is killed", func() bool {
+			n.fake.mu.Lock()
+			defer n.fake.mu.Unlock()
+			return slices.Contains(n.fake.told, "signal")
+		})
+	})
 	t.Run("refused", func(t *testing.T) {
 		both := argv("say")
 		both.Shell = []byte("true")

@@ -64,7 +64,7 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 		down.Reset(nil)
 		return err
 	}
-	err = e.relay(ctx, s, down)
+	err = e.follow(ctx, s, down, &run{sb: sb, box: box, x: x})
 	if x.Keep {
 		e.kept.look(sb)
 	}
@@ -165,19 +165,6 @@ func lostBeforeStart(ctx context.Context, box Box, err error) error {
 	return &lostError{fmt.Errorf("the aether was lost before it said whether the command started: %w", err)}
 }
 
-// answerLoss turns the loss of an aether into what is known of the command; any other error stays.
-func (e *Edge) answerLoss(ctx context.Context, s *aether.Stream, err error) error {
-	lost, ok := errors.AsType[*lostError](err)
-	if !ok {
-		return err
-	}
-	x := aether.Exited{InfraError: lost.Error()}
-	if err := s.Send(ctx, aether.MsgExited, x.AppendTo(nil)); err != nil {
-		return err
-	}
-	return s.Close()
-}
-
 func ended(box Box) bool {
 	select {
 	case <-box.Done():
@@ -185,10 +172,4 @@ func ended(box Box) bool {
 	default:
 		return false
 	}
-}
-
-// relay copies between a client and an aether until both are done. A lost aether is told as the end of the command with
-// an infrastructure error.
-func (e *Edge) relay(ctx context.Context, s, down *aether.Stream) error {
-	return aether.Relay(ctx, s, down)
 }

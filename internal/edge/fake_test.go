@@ -32,6 +32,7 @@ type fake struct {
 	boxes  map[string]*fakeBox
 	kept   map[string]*fakeProcess // by sandbox/id
 	warm   bool
+	told   []string // "signal" and "forget", as they came
 
 	// What goes wrong, by name; see the uses.
 	faults map[string]error
@@ -277,6 +278,11 @@ func (f *fake) serve(ctx context.Context, s *aether.Stream) {
 		err = f.processes(ctx, s, o)
 	case "attach":
 		err = f.attach(ctx, s, o)
+	case "signal", "forget":
+		f.mu.Lock()
+		f.told = append(f.told, o.Method)
+		f.mu.Unlock()
+		err = s.Reply(ctx, nil)
 	case "session.create":
 		err = s.Reply(ctx, o.Body)
 	default:
@@ -313,6 +319,10 @@ func (f *fake) attach(ctx context.Context, s *aether.Stream, o aether.Open) erro
 	f.mu.Unlock()
 	if p == nil {
 		return api.Errorf(api.CodeNoSuchProcess, "fake: %s", a.ID)
+	}
+	st := aether.Started{ID: a.ID}
+	if err := s.Send(ctx, aether.MsgStarted, st.AppendTo(nil)); err != nil {
+		return err
 	}
 	if err := s.Write(ctx, aether.Stdout, p.out[a.StdoutOffset:]); err != nil {
 		return err
@@ -370,6 +380,19 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		}
 		<-s.Done()
 		return nil
+	case "long", "long-hang":
+		// More than fits into the windows on the way, so that the client has seen the start and some of this.
+		p.out = longOutput()
+		p.Running = string(x.Argv[0]) == "long-hang"
+		f.mu.Lock()
+		f.kept[key] = p
+		f.mu.Unlock()
+		if err := s.Write(ctx, aether.Stdout, p.out[:len(p.out)/2]); err != nil {
+			return err
+		}
+		f.cut()
+		<-s.Done()
+		return nil
 	case "lost-after":
 		// The client's input says that it has seen the start.
 		fr, err := s.Recv(ctx)
@@ -416,4 +439,12 @@ func (f *fake) cat(ctx context.Context, s *aether.Stream) error {
 			return finishFake(ctx, s, 0, total)
 		}
 	}
+}
+
+func longOutput() []byte {
+	out := make([]byte, 4<<20)
+	for i := range out {
+		out[i] = byte(i * 7 >> (i % 13))
+	}
+	return out
 }

@@ -224,14 +224,8 @@ func copyUntilIdle(ctx context.Context, s, down *aether.Stream) error {
 			return s.Close()
 		case err != nil:
 			return err
-		case f.Channel == aether.Message:
-			err = s.Send(ctx, f.Type, f.Data)
-		case len(f.Data) > 0:
-			err = s.Write(ctx, f.Channel, f.Data)
 		}
-		if err == nil && f.End {
-			err = s.CloseWrite(f.Channel)
-		}
+		err = pass(ctx, s, &f)
 		f.Release()
 		if err != nil {
 			return err

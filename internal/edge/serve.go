@@ -125,13 +125,13 @@ func (e *Edge) handlers() map[string]handler {
 		"attach", "signal", "resize", "processes", "process", "forget",
 		"session.create", "session.list", "session.interrupt", "session.close",
 	} {
-		h[m] = e.pass
+		h[m] = e.passOn
 	}
 	return h
 }
 
-// pass relays a method that the sandbox's aether serves.
-func (e *Edge) pass(ctx context.Context, s *aether.Stream, o aether.Open) error {
+// passOn relays a method that the sandbox's aether serves.
+func (e *Edge) passOn(ctx context.Context, s *aether.Stream, o aether.Open) error {
 	sb, err := e.find(o.Project, o.Sandbox)
 	if err != nil {
 		return err
