@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 
 	"github.com/dsec-io/dsec/api"
@@ -29,6 +30,9 @@ func (c *Conn) readFrames() (err error, tell bool) {
 	var h header
 	for {
 		if err := c.rd.next(&h); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = ErrHungUp
+			}
 			return err, errors.Is(err, ErrMagic) || errors.Is(err, ErrHeaderCRC) || errors.Is(err, ErrFlags)
 		}
 		if err := h.check(c.version, uint32(c.opts.MaxData)); err != nil {
@@ -55,7 +59,7 @@ func (c *Conn) content(h *header) (err error, tell bool) {
 		return c.rd.discard(int(h.length)), false
 	}
 	if err := s.admit(h); err != nil {
-		if err != errLate {
+		if !errors.Is(err, errLate) {
 			s.violated(err)
 		}
 		return c.rd.discard(int(h.length)), false
@@ -99,7 +103,10 @@ func (c *Conn) isOurs(id uint32) bool { return id&1 == 1 == c.client }
 
 // control takes a frame of the control channel.
 func (c *Conn) control(h *header) (err error, tell bool) {
-	p := make([]byte, h.length)
+	p := c.small[:]
+	if h.typ != ctlWindow {
+		p = make([]byte, h.length)
+	}
 	if err := c.rd.payload(p); err != nil {
 		return err, false
 	}
@@ -154,9 +161,17 @@ func (c *Conn) wasReset(s *Stream, cause error) {
 	s.lostLocked(cause)
 	s.remoteDone, s.localDone = true, true
 	c.dropOutLocked(s)
-	c.removeLocked(s)
+	if s.openDone {
+		c.removeLocked(s)
+	} else if !s.localReset {
+		// Refused in the middle of its OPEN: the peer waits for the end of that, or for this.
+		s.localReset = true
+		s.out.push(resetFrame(&c.bufs, nil))
+		s.overLocked()
+		c.readyLocked(s)
+	}
 	s.wakeLocked()
-	c.mu.Unlock()
+	c.kickLocked(true)
 	s.finish(cause)
 }
 
@@ -289,7 +304,7 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 	}
 	o.Trace = part.trace
 	s := newStream(c, o)
-	s.id, s.accepted, s.openSent, s.fds = id, true, true, fds
+	s.id, s.accepted, s.openSent, s.openDone, s.fds, s.size = id, true, true, true, fds, len(part.payload)
 	if closed {
 		s.remoteDone, s.recvErr = true, errEOF
 	}
@@ -333,10 +348,9 @@ func (c *Conn) Serve(ctx context.Context, handler func(context.Context, *Stream)
 		c.serve = start
 	}
 	for _, s := range c.backlog {
-		c.pending -= s.open.size()
+		c.pending -= s.size
 		start(s)
 	}
-	c.pending = max(c.pending, 0)
 	c.backlog = nil
 	c.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { c.fail(context.Cause(ctx), false) })

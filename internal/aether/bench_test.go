@@ -2,6 +2,7 @@ package aether_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"sync"
@@ -62,10 +63,10 @@ func exec(ctx context.Context, s *aether.Stream) {
 	exited := aether.Exited{HasCode: true, StdoutTotal: 100}
 	s.Send(ctx, aether.MsgStarted, started.AppendTo(nil)) //nolint:errcheck // the client notices
 	s.Write(ctx, aether.Stdout, make([]byte, 100))        //nolint:errcheck // the client notices
-	s.CloseWrite(aether.Stdout)                           //nolint:errcheck // the client notices
-	s.CloseWrite(aether.Stderr)                           //nolint:errcheck // the client notices
-	s.Send(ctx, aether.MsgExited, exited.AppendTo(nil))   //nolint:errcheck // the client notices
-	s.Close()                                             //nolint:errcheck // the client notices
+	s.CloseWrite(aether.Stdout)
+	s.CloseWrite(aether.Stderr)
+	s.Send(ctx, aether.MsgExited, exited.AppendTo(nil)) //nolint:errcheck // the client notices
+	s.Close()
 }
 
 func BenchmarkExec(b *testing.B) {
@@ -103,7 +104,7 @@ func runExec(b *testing.B, c *aether.Conn) {
 		}
 		for {
 			f, err := s.Recv(ctx)
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type Conn struct {
 	client  bool
 	bufs    pools
 	rd      frameReader
-	wake    chan struct{} // for the writer; one token is enough: it looks at everything
+	small   [windowPayload]byte // the reader's
+	wake    chan struct{}       // for the writer; one token is enough: it looks at everything
 	done    chan struct{}
 	wg      sync.WaitGroup // reader and writer
 	handled sync.WaitGroup // handlers
@@ -109,6 +111,9 @@ func newConn(rw Transport, o Options, client bool) (*Conn, error) {
 func (c *Conn) readHello() error {
 	var h header
 	if err := c.rd.next(&h); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = ErrHungUp
+		}
 		return fmt.Errorf("%w: %w", ErrHello, err)
 	}
 	if h.version != helloVersion || h.channel != Control || h.typ != ctlHello || h.flags != 0 || h.stream != 0 || h.length > maxHello {

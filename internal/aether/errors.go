@@ -8,6 +8,7 @@ import (
 // What can go wrong with a connection or a stream; find them with [errors.Is].
 var (
 	ErrConnLost    = errors.New("aether connection lost")               // wraps the cause; every stream of the connection gets it
+	ErrHungUp      = errors.New("the peer hung up")                     // a cause of ErrConnLost; it takes io.EOF's place, which means a stream's graceful end
 	ErrClosed      = errors.New("closed on this side")                  // the connection or the stream was closed here
 	ErrReset       = errors.New("stream reset by the peer")             // without a typed error: the peer cancelled
 	ErrHello       = errors.New("no valid hello")                       // the peer didn't say HELLO, or not in time

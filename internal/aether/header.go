@@ -49,8 +49,6 @@ type header struct {
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
-func (h *header) isData() bool { return h.channel >= Stdin && h.channel <= Stderr }
-
 // appendTo appends the header, with the trace id where flagged, to b.
 func (h *header) appendTo(b []byte) []byte {
 	at := len(b)
@@ -119,22 +117,25 @@ func (h *header) check(version uint8, limit uint32) error {
 	case h.stream > maxStreamID:
 		return fmt.Errorf("%w: %d", ErrStreamID, h.stream)
 	}
-	var ok bool
-	switch h.channel {
-	case Control:
-		ok = h.controlOK()
-	case Message:
-		ok = h.stream != 0 && h.typ != 0 && h.flags&^flagMore == 0 && (h.length > 0 || h.flags == 0)
-	default:
-		ok = h.stream != 0 && h.typ == 0 && h.flags&^flagEnd == 0 && (h.length > 0 || h.flags != 0)
-	}
-	if !ok {
+	if !h.fits() {
 		return fmt.Errorf("%w: flags %#02x, type %d, %d bytes, channel %d, stream %d", ErrFlags, h.flags, h.typ, h.length, h.channel, h.stream)
 	}
 	return nil
 }
 
-func (h *header) controlOK() bool {
+// fits tells whether channel, type, flags, stream and length go together.
+func (h *header) fits() bool {
+	switch h.channel {
+	case Control:
+		return h.controlFits()
+	case Message:
+		return h.stream != 0 && h.typ != 0 && h.flags&^flagMore == 0 && (h.length > 0 || h.flags == 0)
+	default:
+		return h.stream != 0 && h.typ == 0 && h.flags&^flagEnd == 0 && (h.length > 0 || h.flags != 0)
+	}
+}
+
+func (h *header) controlFits() bool {
 	switch h.typ {
 	case ctlEnd:
 		return h.flags == flagEnd && h.length == 0 && h.stream != 0 || h.flags == flagReset && h.length <= maxReset

@@ -40,6 +40,13 @@ func TestHeaderRoundTrip(t *testing.T) {
 	})
 }
 
+func TestChecksum(t *testing.T) {
+	t.Parallel()
+	if got := checksum([]byte("123456789")); got != 0xE3069283 {
+		t.Errorf("checksum() = %#x, the check value of CRC-32C is 0xe3069283", got)
+	}
+}
+
 func TestHeaderCheck(t *testing.T) {
 	t.Parallel()
 	data := header{version: 1, channel: Stdout, stream: 1, length: 1}
@@ -115,14 +122,14 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// cutFrames reads frames and encodes them again. With skip, payloads are discarded and filled in from a second reading.
+// cutFrames reads frames and encodes them again. With pieces, it reads each payload in two.
 func cutFrames(in io.Reader, pieces bool) ([]byte, error) {
 	r := frameReader{r: in}
 	var out []byte
 	for {
 		var h header
 		if err := r.next(&h); err != nil {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 			return out, err
@@ -162,7 +169,7 @@ func TestDiscard(t *testing.T) {
 		t.Fatalf("after discard: %+v, %v", h, err)
 	}
 	r = frameReader{r: bytes.NewReader(wire[:1000])}
-	if err := errors.Join(r.next(&h), r.discard(int(h.length))); !errors.Is(err, io.EOF) {
+	if err := errors.Join(r.next(&h), r.discard(int(h.length))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("discard of a torn payload = %v", err)
 	}
 }

@@ -18,7 +18,7 @@ type hostile struct {
 	t    *testing.T
 	conn net.Conn
 	rd   frameReader
-	ctx  context.Context
+	done <-chan struct{} // the test has taken too long
 }
 
 // attack connects a hostile client to a server whose handler never reads.
@@ -26,7 +26,7 @@ func attack(t *testing.T, o Options) (*hostile, *Conn) {
 	t.Helper()
 	a, b := net.Pipe()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	h := &hostile{t: t, conn: a, rd: frameReader{r: a}, ctx: ctx}
+	h := &hostile{t: t, conn: a, rd: frameReader{r: a}, done: ctx.Done()}
 	ready := make(chan *Conn)
 	go func() {
 		c, err := Server(b, o)
@@ -101,7 +101,9 @@ func (h *hostile) alive(id uint32) {
 	h.open(id)
 	h.send(header{channel: Stdin, flags: flagEnd, stream: id}, nil)
 	h.send(header{channel: Stdin, stream: id}, []byte("after the end"))
-	h.wantReset(id)
+	if err := h.wantReset(id); !api.IsCode(err, api.CodeInvalid) {
+		h.t.Errorf("reset with %v", err)
+	}
 }
 
 func TestStreamLevelAttacks(t *testing.T) {
@@ -251,7 +253,7 @@ func TestConnectionLevelAttacks(t *testing.T) {
 		"reuse":        {func(h *hostile) { h.open(1); h.open(1) }, ErrStreamID},
 		"backwards":    {func(h *hostile) { h.open(5); h.open(3) }, ErrStreamID},
 		"wrong-parity": {func(h *hostile) { h.open(2) }, ErrStreamID},
-		"hang-up":      {func(h *hostile) { h.conn.Close() }, io.EOF},
+		"hang-up":      {func(h *hostile) { h.conn.Close() }, ErrHungUp},
 		"torn-header":  {func(h *hostile) { h.raw([]byte{0xAE, 0x7E, 1}); h.conn.Close() }, io.ErrUnexpectedEOF},
 		"torn-payload": {func(h *hostile) {
 			h.open(1)
@@ -265,7 +267,7 @@ func TestConnectionLevelAttacks(t *testing.T) {
 			tc.send(h)
 			select {
 			case <-c.Done():
-			case <-h.ctx.Done():
+			case <-h.done:
 				t.Fatal("the connection goes on")
 			}
 			if err := c.Err(); !errors.Is(err, tc.want) || !errors.Is(err, ErrConnLost) {
@@ -301,6 +303,51 @@ func TestStuckPeer(t *testing.T) {
 	}
 	if err := c.Err(); !errors.Is(err, ErrFlood) {
 		t.Errorf("the connection ended with %v", err)
+	}
+}
+
+// TestRefusedWhileOpening has a server that refuses a stream before its OPEN is complete: it is told that no more comes.
+func TestRefusedWhileOpening(t *testing.T) {
+	t.Parallel()
+	a, b := net.Pipe()
+	h := &hostile{t: t, conn: a, rd: frameReader{r: a}}
+	ready := make(chan *Conn)
+	go func() {
+		c, err := Client(b, Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		ready <- c
+	}()
+	h.read()
+	var peer Conn
+	if err := peer.opts.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	h.raw(peer.helloFrame())
+	c := <-ready
+	defer c.Close()
+	s, err := c.Open(t.Context(), Open{Method: "m", Body: make([]byte, 4<<20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.read()
+	go h.send(header{channel: Control, flags: flagReset, stream: 1}, appendError(nil, api.Errorf(api.CodeTooMany, "no")))
+	for {
+		hd, _ := h.read()
+		if hd.typ == ctlOpen && hd.flags&flagMore != 0 {
+			continue // on its way already
+		}
+		if hd.flags&flagReset == 0 {
+			t.Errorf("after the refusal came %+v", hd)
+		}
+		break
+	}
+	if _, err := s.Recv(t.Context()); !api.IsCode(err, api.CodeTooMany) {
+		t.Errorf("Recv() = %v", err)
+	}
+	if n := c.Streams(); n != 0 {
+		t.Errorf("%d streams are left", n)
 	}
 }
 

@@ -59,7 +59,7 @@ func (m *ExecStart) AppendTo(b []byte) []byte {
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped. Its byte slices refer to b.
-func (m *ExecStart) Unmarshal(b []byte) error {
+func (m *ExecStart) Unmarshal(b []byte) error { //nolint:cyclop // one case a field
 	*m = ExecStart{}
 	d := decoder{rest: b}
 	for d.next() {
@@ -149,7 +149,7 @@ func (m *Exited) AppendTo(b []byte) []byte {
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped.
-func (m *Exited) Unmarshal(b []byte) error {
+func (m *Exited) Unmarshal(b []byte) error { //nolint:cyclop // one case a field
 	*m = Exited{}
 	d := decoder{rest: b}
 	for d.next() {

@@ -95,16 +95,16 @@ func (o *Options) hello() Hello {
 }
 
 // check tells whether a peer may say this.
-func (h *Hello) check() error {
+func (m *Hello) check() error {
 	switch {
-	case h.MinVersion == 0 || h.MaxVersion < h.MinVersion:
-		return fmt.Errorf("%w: versions %d to %d", ErrHello, h.MinVersion, h.MaxVersion)
-	case h.MaxData < minData || h.MaxData > MaxDataElse:
-		return fmt.Errorf("%w: frame limit %d", ErrHello, h.MaxData)
-	case h.Window < minData || h.Window > maxWindow:
-		return fmt.Errorf("%w: window %d", ErrHello, h.Window)
-	case len(h.Name) > maxName:
-		return fmt.Errorf("%w: name of %d bytes", ErrHello, len(h.Name))
+	case m.MinVersion == 0 || m.MaxVersion < m.MinVersion:
+		return fmt.Errorf("%w: versions %d to %d", ErrHello, m.MinVersion, m.MaxVersion)
+	case m.MaxData < minData || m.MaxData > MaxDataElse:
+		return fmt.Errorf("%w: frame limit %d", ErrHello, m.MaxData)
+	case m.Window < minData || m.Window > maxWindow:
+		return fmt.Errorf("%w: window %d", ErrHello, m.Window)
+	case len(m.Name) > maxName:
+		return fmt.Errorf("%w: name of %d bytes", ErrHello, len(m.Name))
 	}
 	return nil
 }

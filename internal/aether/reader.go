@@ -1,6 +1,7 @@
 package aether
 
 import (
+	"errors"
 	"fmt"
 	"io"
 )
@@ -65,7 +66,7 @@ func (r *frameReader) need(n int) error {
 			}
 			continue
 		}
-		if err == io.EOF && r.end > 0 {
+		if errors.Is(err, io.EOF) && r.end > 0 {
 			return fmt.Errorf("within a frame header: %w", io.ErrUnexpectedEOF)
 		}
 		return err
@@ -82,7 +83,7 @@ func (r *frameReader) payload(p []byte) error {
 		return nil
 	}
 	if _, err := io.ReadFull(r.r, p[n:]); err != nil {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return fmt.Errorf("within a frame payload: %w", err)
@@ -96,6 +97,9 @@ func (r *frameReader) discard(n int) error {
 		if r.start == r.end {
 			r.start, r.end = 0, 0
 			if err := r.need(1); err != nil {
+				if errors.Is(err, io.EOF) {
+					err = io.ErrUnexpectedEOF
+				}
 				return fmt.Errorf("within a frame payload: %w", err)
 			}
 		}

@@ -14,7 +14,7 @@ func (s *Stream) Recv(ctx context.Context) (Frame, error) {
 	for {
 		f, _, err := s.next(ctx)
 		if err != nil {
-			if err == io.EOF && s.partial != nil {
+			if errors.Is(err, io.EOF) && s.partial != nil {
 				err = fmt.Errorf("within a message: %w", io.ErrUnexpectedEOF)
 			}
 			return Frame{}, err
@@ -84,7 +84,7 @@ func (s *Stream) next(ctx context.Context) (f Frame, more bool, err error) {
 		s.msgFrames--
 		s.msgBytes -= len(f.Data)
 	}
-	more = s.in.n > 0 || s.recvErr == io.EOF
+	more = s.in.n > 0 || errors.Is(s.recvErr, io.EOF)
 	s.mu.Unlock()
 	return f, more, nil
 }
@@ -121,7 +121,7 @@ func (s *Stream) admit(h *header) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.recvErr == io.EOF:
+	case errors.Is(s.recvErr, io.EOF):
 		return ErrEnded
 	case s.recvErr != nil:
 		return errLate
@@ -175,15 +175,15 @@ func (s *Stream) signal() {
 // finish makes Recv return err after what has arrived.
 func (s *Stream) finish(err error) {
 	s.mu.Lock()
-	if s.recvErr == nil || s.recvErr == io.EOF && !errors.Is(err, ErrConnLost) {
+	if s.recvErr == nil || errors.Is(s.recvErr, io.EOF) && !errors.Is(err, ErrConnLost) {
 		s.recvErr = err
 	}
 	fds := s.fds
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		s.fds = nil
 	}
 	s.mu.Unlock()
-	if err != io.EOF && len(fds) > 0 {
+	if !errors.Is(err, io.EOF) && len(fds) > 0 {
 		s.conn.fds.CloseFDs(fds)
 	}
 	s.signal()
@@ -192,7 +192,7 @@ func (s *Stream) finish(err error) {
 // drop makes Recv return err at once.
 func (s *Stream) drop(err error) {
 	s.mu.Lock()
-	if s.recvErr == nil || s.recvErr == io.EOF {
+	if s.recvErr == nil || errors.Is(s.recvErr, io.EOF) {
 		s.recvErr = err
 	}
 	for s.in.n > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 )
 
-// errEOF keeps io.EOF comparable by identity where a stream's end is meant.
+// errEOF is what Recv returns after a graceful end. No other error here wraps it.
 var errEOF = io.EOF
 
 // Relay copies between two streams, both ways, until both directions have ended. Frames keep their payload checksum.
@@ -27,7 +27,7 @@ func pump(ctx context.Context, dst, src *Stream) error {
 	for {
 		f, more, err := src.next(ctx)
 		switch {
-		case err == errEOF:
+		case errors.Is(err, errEOF):
 			if err = dst.Close(); err == nil || errors.Is(err, ErrClosed) {
 				return nil
 			}
@@ -119,7 +119,7 @@ func Unary(ctx context.Context, c *Conn, o Open) ([]byte, error) {
 		f, err := s.Recv(ctx)
 		if err != nil {
 			s.Reset(nil)
-			if err == errEOF {
+			if errors.Is(err, errEOF) {
 				err = fmt.Errorf("%s: no reply: %w", o.Method, io.ErrUnexpectedEOF)
 			}
 			return nil, err

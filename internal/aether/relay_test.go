@@ -46,7 +46,7 @@ func TestRelay(t *testing.T) {
 		s.Send(ctx, aether.MsgStarted, s.Open().Body) //nolint:errcheck // the client notices
 		for {
 			f, err := s.Recv(ctx)
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
@@ -59,7 +59,7 @@ func TestRelay(t *testing.T) {
 				s.Write(ctx, aether.Stdout, f.Data) //nolint:errcheck // the client notices
 			}
 			if f.End {
-				s.CloseWrite(aether.Stdout) //nolint:errcheck // the client notices
+				s.CloseWrite(aether.Stdout)
 			}
 			f.Release()
 		}
@@ -71,8 +71,8 @@ func TestRelay(t *testing.T) {
 	go func() {
 		s.Send(ctx, aether.MsgSignal, long) //nolint:errcheck // the transcript shows
 		s.Write(ctx, aether.Stdin, in)      //nolint:errcheck // the transcript shows
-		s.CloseWrite(aether.Stdin)          //nolint:errcheck // the transcript shows
-		s.Close()                           //nolint:errcheck // the transcript shows
+		s.CloseWrite(aether.Stdin)
+		s.Close()
 	}()
 	got, err := transcript(ctx, s)
 	if err != nil {

@@ -15,6 +15,7 @@ type Stream struct {
 	id       uint32
 	accepted bool // opened by the peer
 	open     Open
+	size     int         // of the OPEN that came
 	held     atomic.Bool // writes wait for Flush
 
 	// Guarded by conn.mu: the sending side.
@@ -26,6 +27,7 @@ type Stream struct {
 	queued     bool // in conn.ready
 	sending    bool // a message of several frames is being queued
 	openSent   bool // the peer knows the stream
+	openDone   bool // the peer knows all of OPEN
 	localDone  bool // Close or Reset was called
 	localReset bool
 	endSent    bool
@@ -42,7 +44,7 @@ type Stream struct {
 	wake      chan struct{} // one token: the receiver looks at everything
 	recvErr   error         // what Recv returns after the queue is empty
 	flow      [Message]inflow
-	msgFrames int // messages in in
+	msgFrames int // messages in the queue
 	msgBytes  int
 	discard   bool // nobody will receive any more
 	fds       []int

@@ -38,7 +38,7 @@ func transcript(ctx context.Context, s *aether.Stream) ([]string, error) {
 	var data [4]bytes.Buffer
 	for {
 		f, err := s.Recv(ctx)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return got, nil
 		}
 		if err != nil {
@@ -85,8 +85,8 @@ func TestConversation(t *testing.T) {
 				s.Send(ctx, aether.MsgStarted, open.Body)                         //nolint:errcheck // the client notices
 				s.Write(ctx, aether.Stderr, []byte("err"))                        //nolint:errcheck // the client notices
 				s.Write(ctx, aether.Stdout, bytes.Repeat([]byte("o"), 1_000_000)) //nolint:errcheck // the client notices
-				s.CloseWrite(aether.Stdout)                                       //nolint:errcheck // the client notices
-				s.CloseWrite(aether.Stderr)                                       //nolint:errcheck // the client notices
+				s.CloseWrite(aether.Stdout)
+				s.CloseWrite(aether.Stderr)
 				got, err := transcript(ctx, s)
 				if err != nil {
 					t.Error(err)
@@ -119,7 +119,7 @@ func TestConversation(t *testing.T) {
 			if diff := cmp.Diff(want, <-heard); diff != "" {
 				t.Errorf("server heard (-want +got):\n%s", diff)
 			}
-			if _, err := s.Recv(ctx); err != io.EOF {
+			if _, err := s.Recv(ctx); !errors.Is(err, io.EOF) {
 				t.Errorf("Recv() after the end = %v", err)
 			}
 			eventually(t, "both sides forget the stream", func() bool { return client.Streams()+server.Streams() == 0 })
@@ -205,7 +205,7 @@ func TestSlowReader(t *testing.T) {
 			}
 			n += 100_000
 		}
-		s.CloseWrite(aether.Stdout) //nolint:errcheck // the client notices
+		s.CloseWrite(aether.Stdout)
 	})
 	slow := must(c.Open(ctx, aether.Open{Method: "flood", Closed: true}))
 	for range 200 {
@@ -222,7 +222,7 @@ func TestSlowReader(t *testing.T) {
 	total := 0
 	for {
 		f, err := slow.Recv(ctx)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -274,11 +274,11 @@ func TestCancel(t *testing.T) {
 	}()
 	cancel(why)
 	for range 2 {
-		if err := <-results; err != why {
+		if err := <-results; !errors.Is(err, why) {
 			t.Errorf("a cancelled call returns %v", err)
 		}
 	}
-	if _, err := c.Open(ctx, aether.Open{Method: "wait"}); err != why {
+	if _, err := c.Open(ctx, aether.Open{Method: "wait"}); !errors.Is(err, why) {
 		t.Errorf("Open with a cancelled context = %v", err)
 	}
 	s.Reset(nil)
@@ -376,7 +376,7 @@ func TestDroppedInput(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Recv(ctx); err != io.EOF {
+	if _, err := s.Recv(ctx); !errors.Is(err, io.EOF) {
 		t.Errorf("Recv() = %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -407,7 +407,7 @@ func TestConnLost(t *testing.T) {
 		}
 	}
 	eventually(t, "the handler returns", func() bool { return handler.len() == 1 })
-	if err := handler.first(); !errors.Is(err, aether.ErrConnLost) || !errors.Is(err, io.EOF) {
+	if err := handler.first(); !errors.Is(err, aether.ErrConnLost) || !errors.Is(err, aether.ErrHungUp) || errors.Is(err, io.EOF) {
 		t.Errorf("on the other side: %v", err)
 	}
 }
@@ -641,7 +641,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("reply %q", f.Data)
 	}
 	f.Release()
-	s.Close() //nolint:errcheck // the end of the test
+	s.Close()
 	// One that is reset before it left leaves no trace.
 	s = must(c.Open(ctx, aether.Open{Method: "ask", Hold: true}))
 	s.Reset(nil)

@@ -297,6 +297,7 @@ func (c *Conn) nextLocked(s *Stream) {
 	switch {
 	case f.typ == ctlOpen:
 		s.openSent = true
+		s.openDone = f.flags&flagMore == 0
 		if f.flags&flagEnd != 0 {
 			s.endSent = true
 		}

@@ -302,7 +302,7 @@ func (c *Conn) TakeFDs(n int) ([]int, error) {
 // CloseFDs closes descriptors.
 func (c *Conn) CloseFDs(fds []int) {
 	for _, fd := range fds {
-		unix.Close(fd) //nolint:errcheck // they are sockets, pidfds and folders: nothing to lose
+		unix.Close(fd) // sockets, pidfds, folders: no error to learn from
 	}
 }
 
@@ -362,7 +362,7 @@ const dialSeconds = 5
 
 func ignoreEINTR(f func() error) error {
 	for {
-		if err := f(); err != unix.EINTR {
+		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

@@ -65,10 +65,10 @@ func TestListenDial(t *testing.T) {
 	why := errors.New("going down")
 	cctx, cancel := context.WithCancelCause(ctx)
 	cancel(why)
-	if _, err := l.Accept(cctx, unixfd.Options{}); err != why {
+	if _, err := l.Accept(cctx, unixfd.Options{}); !errors.Is(err, why) {
 		t.Errorf("Accept() when cancelled = %v", err)
 	}
-	if _, err := unixfd.Dial(cctx, path, unixfd.Options{}); err != why {
+	if _, err := unixfd.Dial(cctx, path, unixfd.Options{}); !errors.Is(err, why) {
 		t.Errorf("Dial() when cancelled = %v", err)
 	}
 	c, err = unixfd.Dial(ctx, path, unixfd.Options{}) // the listener is good after a cancelled Accept
