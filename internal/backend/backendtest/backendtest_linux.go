@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,7 @@ type run struct {
 	node    Node
 	backend edge.Backend
 	next    int
+	started []edge.Box
 }
 
 const patience = 20 * time.Second
@@ -90,6 +92,9 @@ func (r *run) close() {
 }
 
 func (r *run) finish() {
+	for _, box := range r.started { // those that a failed check has left
+		r.stop(box)
+	}
 	r.close()
 	left, err := r.node.Left()
 	if err != nil || len(left) > 0 {
@@ -121,6 +126,7 @@ func (r *run) start() (edge.Box, edge.BoxParams, json.RawMessage) {
 	if err != nil {
 		r.Fatalf("Start() = %v", err)
 	}
+	r.started = append(r.started, box)
 	if string(state) != string(box.State()) {
 		r.Errorf("persisted %s, the box says %s", state, box.State())
 	}
@@ -158,7 +164,7 @@ func (r *run) want(box edge.Box, script, want string) {
 func Exec(ctx context.Context, box edge.Box, argv ...string) (string, aether.Exited, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	m := aether.ExecStart{ID: "x", MaxOutput: 1 << 20}
+	m := aether.ExecStart{ID: fmt.Sprintf("e%x", rand.Uint64()), MaxOutput: 1 << 20}
 	for _, a := range argv {
 		m.Argv = append(m.Argv, []byte(a))
 	}
@@ -232,6 +238,7 @@ func adoptAfterForgetting(r *run) {
 	if err != nil {
 		r.Fatalf("Adopt() = %v", err)
 	}
+	r.started = append(r.started, again)
 	if w, ok := r.backend.(edge.Warmer); ok {
 		w.Warm()
 	}
@@ -255,11 +262,15 @@ func adoptTheDead(r *run) {
 }
 
 func cleanWithoutState(r *run) {
-	_, p, _ := r.start()
+	_, p, state := r.start()
 	r.close()
 	r.open()
 	if err := r.backend.Clean(r.Context(), p.ID, nil); err != nil {
 		r.Errorf("Clean() = %v", err)
+	}
+	// The process that forgot the sandbox is this one, which goes on living as init's parent.
+	if _, err := initOf(r, state).Wait(); err != nil {
+		r.Errorf("wait for init: %v", err)
 	}
 }
 
@@ -357,7 +368,9 @@ func deathOfInit(r *run) {
 	if err := r.backend.Clean(r.Context(), "nobody", nil); err != nil {
 		r.Errorf("Clean() of nobody = %v", err)
 	}
-	killInit(r, state)
+	if err := initOf(r, state).Kill(); err != nil {
+		r.Fatalf("kill init: %v", err)
+	}
 	select {
 	case <-box.Done():
 	case <-time.After(patience):
@@ -372,7 +385,7 @@ func deathOfInit(r *run) {
 func boxesAreIsolated(r *run) {
 	a, _, _ := r.start()
 	b, _, _ := r.start()
-	r.want(a, "echo secret >/tmp/f; hostname a-name; (sleep 30 >/dev/null 2>&1 &) ; echo ok", "ok\n")
+	r.want(a, "echo secret >/tmp/f; (sleep 30 >/dev/null 2>&1 &) ; echo ok", "ok\n")
 	r.want(b, "cat /tmp/f 2>/dev/null; hostname", "sandbox\n")
 	r.want(b, "ps | grep -c '[s]leep 30'", "0\n")
 	ida, _ := r.sh(a, "cat /proc/self/uid_map; readlink /proc/self/ns/net; readlink /proc/self/ns/ipc; readlink /proc/self/ns/mnt")

@@ -201,11 +201,17 @@ func (b *Backend) Warm() {
 	b.mu.Lock()
 	b.warm = true
 	b.mu.Unlock()
+	// Waited for: a new shard may get the name of one that is left.
+	done := make(chan struct{})
 	b.goTask(func(ctx context.Context) {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(ctx, settleTime)
+		defer cancel()
 		if err := b.removeLeftShards(ctx); err != nil {
 			b.log.Warn("shards of an earlier run not removed", slog.Any("err", err))
 		}
 	})
+	<-done
 	b.discardLeftUppers()
 	b.hint()
 }

@@ -20,7 +20,6 @@ type box struct {
 	b      *Backend
 	sh     *shard
 	id     string
-	st     state
 	groups *cgroup.Box
 	done   chan struct{}
 	unhook func() // takes the pidfd out of the watcher
@@ -30,6 +29,7 @@ type box struct {
 
 	// mu guards what follows.
 	mu    sync.Mutex
+	st    state
 	pidfd int // -1: closed
 	gone  bool
 }
@@ -75,14 +75,14 @@ func (x *box) unregister() {
 
 // addTo tells the shard of the sandbox.
 func (x *box) addTo(ctx context.Context, conn *aether.Conn) error {
-	m := aether.AddBox{Name: x.id, User: x.st.User, Hostname: x.st.Hostname, CPUs: x.st.CPUs}
 	x.mu.Lock()
-	fd := x.pidfd
+	st, fd := x.st, x.pidfd
 	x.mu.Unlock()
+	m := aether.AddBox{Name: x.id, User: st.User, Hostname: st.Hostname, CPUs: st.CPUs}
 	if fd < 0 {
 		return nil
 	}
-	_, err := aether.Unary(ctx, conn, aether.Open{Method: "add", Sandbox: x.id, Project: x.st.Project, Body: m.AppendTo(nil), FDs: []int{fd}})
+	_, err := aether.Unary(ctx, conn, aether.Open{Method: "add", Sandbox: x.id, Project: st.Project, Body: m.AppendTo(nil), FDs: []int{fd}})
 	if err != nil {
 		return fmt.Errorf("add %s to %s: %w", x.id, x.sh.name, err)
 	}
@@ -99,7 +99,11 @@ func (x *box) isDead() bool {
 }
 
 // State is what Adopt and Clean of a later process need.
-func (x *box) State() json.RawMessage { return x.st.encode() }
+func (x *box) State() json.RawMessage {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.st.encode()
+}
 
 // Done is closed when init has died.
 func (x *box) Done() <-chan struct{} { return x.done }
@@ -120,9 +124,28 @@ func (x *box) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
 	}
 }
 
-// SetLimits changes the limits. A limit that is absent is lifted.
-func (x *box) SetLimits(_ context.Context, r api.Resources) error {
-	return x.groups.SetLimits(limits(r))
+// SetLimits changes the limits, and how many processors the sandbox sees. A limit that is absent is lifted.
+func (x *box) SetLimits(ctx context.Context, r api.Resources) error {
+	if err := x.groups.SetLimits(limits(r)); err != nil {
+		return err
+	}
+	cpus := x.b.shownCPUs(r)
+	x.mu.Lock()
+	same, fd := x.st.CPUs == cpus, x.pidfd
+	x.st.CPUs = cpus
+	x.mu.Unlock()
+	if same || fd < 0 {
+		return nil
+	}
+	// What is shown is a help for programs that size themselves; the limit itself holds already.
+	err := x.b.showCPUs(fd, int(cpus))
+	if conn, cerr := x.sh.connection(ctx); cerr == nil {
+		err = errors.Join(err, x.addTo(ctx, conn))
+	}
+	if err != nil {
+		x.b.log.Warn("sandbox sees another number of processors than its limit", slog.String("sandbox", x.id), slog.Any("err", err))
+	}
+	return nil
 }
 
 func limits(r api.Resources) cgroup.Limits {

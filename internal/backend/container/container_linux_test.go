@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func (h *host) left() ([]string, error) {
 func TestConformance(t *testing.T) {
 	for name, pool := range map[string]int{"without-pool": 0, "with-pool": 4} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t, "ktestconf", pool)
+			h := newHost(t, "k"+strconv.Itoa(os.Getpid())+"c", pool)
 			backendtest.Run(t, backendtest.Node{
 				Open:     func(t *testing.T) edge.Backend { return h.open(t) },
 				Instance: h.instance, Image: "busybox", Left: h.left,

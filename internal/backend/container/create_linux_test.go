@@ -24,6 +24,7 @@ import (
 type made struct {
 	pid   int
 	upper string
+	node  *node
 }
 
 // inside runs a command with the image's busybox in all of the sandbox's namespaces, as its root.
@@ -118,11 +119,11 @@ func make1(t *testing.T, instance string, p plan) made {
 		endInit(context.Background(), fd)
 		unix.Close(fd)
 	})
-	return made{pid: pid, upper: up.dir}
+	return made{pid: pid, upper: up.dir, node: n}
 }
 
 func TestInitAndItsRoot(t *testing.T) {
-	m := make1(t, "ktest1", plan{hostname: "box-1", workdir: "/srv/a b/c", uid: 1000, gid: 1001, cpus: 1})
+	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t1", plan{hostname: "box-1", workdir: "/srv/a b/c", uid: 1000, gid: 1001, cpus: 1})
 	for script, want := range map[string]string{
 		"echo $(id -u) $(hostname); cat /etc/hostname": "0 box-1\nbox-1\n",
 		"grep -c box-1 /etc/hosts":                     "1\n",
@@ -147,9 +148,32 @@ func TestInitAndItsRoot(t *testing.T) {
 	}
 }
 
+func TestShownCPUsCanBeChanged(t *testing.T) {
+	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t4", plan{hostname: "sandbox", cpus: 1})
+	fd, err := pidfd.Open(m.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	b := &Backend{node: m.node, watch: &spawn.Watch{}}
+	list := func() string { return strings.TrimSpace(m.inside(t, "cat /sys/devices/system/cpu/online")) }
+	all := "0-" + strconv.Itoa(m.node.cpus-1)
+	for _, step := range []struct {
+		cpus int
+		want string
+	}{{0, all}, {1, "0"}, {m.node.cpus, all}} {
+		if err := b.showCPUs(fd, step.cpus); err != nil {
+			t.Fatal(err)
+		}
+		if got := list(); got != step.want {
+			t.Errorf("shown %d: %s, want %s", step.cpus, got, step.want)
+		}
+	}
+}
+
 // The tenant must not learn where on the host its files are, nor have more superblocks than the budget allows.
 func TestMountsTellNothingOfTheHost(t *testing.T) {
-	m := make1(t, "ktest2", plan{hostname: "sandbox", cpus: 1})
+	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t2", plan{hostname: "sandbox", cpus: 1})
 	info := m.inside(t, "cat /proc/self/mountinfo")
 	for _, secret := range []string{m.upper, filepath.Base(filepath.Dir(m.upper)), "/var/lib", "busybox"} {
 		if strings.Contains(info, secret) {
@@ -180,7 +204,7 @@ func TestMountsTellNothingOfTheHost(t *testing.T) {
 
 func TestStepThatFailsIsNamedAndLeavesNothing(t *testing.T) {
 	need.Root(t)
-	leakcheck.CheckInstance(t, "ktest3")
+	leakcheck.CheckInstance(t, "k"+strconv.Itoa(os.Getpid())+"t3")
 	n, err := newNode([]byte("none"))
 	if err != nil {
 		t.Fatal(err)

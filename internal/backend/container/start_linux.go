@@ -270,7 +270,7 @@ func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box
 	}
 	conn, err := sh.connection(ctx)
 	if err != nil {
-		x.unhook()
+		x.letGo()
 		return nil, err
 	}
 	// Registered first: a shard that dies now is taught by its reconnection.
@@ -280,8 +280,8 @@ func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box
 		err = x.addTo(ctx, conn)
 	}
 	if err != nil {
-		x.unhook()
 		x.unregister()
+		x.letGo()
 		return nil, err
 	}
 	u.release()

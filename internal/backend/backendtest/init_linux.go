@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// killInit kills the process that a state names. Every backend's state has one under this key.
-func killInit(r *run, state json.RawMessage) {
+// initOf finds the process that a state names. Every backend's state has one under this key.
+func initOf(r *run, state json.RawMessage) *os.Process {
 	r.Helper()
 	var s struct {
 		PID int `json:"pid"`
@@ -15,10 +15,8 @@ func killInit(r *run, state json.RawMessage) {
 		r.Fatalf("state %s: %v", state, err)
 	}
 	p, err := os.FindProcess(s.PID)
-	if err == nil {
-		err = p.Kill()
-	}
 	if err != nil {
-		r.Fatalf("kill %d: %v", s.PID, err)
+		r.Fatalf("find init: %v", err)
 	}
+	return p
 }
