@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
@@ -54,11 +53,8 @@ func (a *app) document(format string, v any) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	if format == formatYAML {
-		if doc, err = yaml.JSONToYAML(doc); err != nil {
-			return fmt.Errorf("print: %w", err)
-		}
-		if _, tty := terminal(a.stdout); tty {
-			doc = []byte(printableLines(string(doc)))
+		if doc, err = yamlOf(doc); err != nil {
+			return err
 		}
 		return a.write(doc)
 	}

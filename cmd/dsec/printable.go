@@ -40,15 +40,6 @@ func harmful(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
 }
 
-// printableLines is printable for a text of several lines.
-func printableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = printable(l)
-	}
-	return strings.Join(lines, "\n")
-}
-
 // escapeJSON keeps the few control characters that JSON allows unescaped from a terminal. They occur in strings only,
 // so the document's meaning stays.
 func escapeJSON(doc []byte) []byte {

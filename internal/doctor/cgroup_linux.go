@@ -31,7 +31,7 @@ func withBox(ctx context.Context, trial func(context.Context, *cgroup.Driver, *c
 		return "", err
 	}
 	defer func() { err = errors.Join(err, sh.Close()) }()
-	box, err := sh.Box("doctor", cgroup.Limits{Memory: 64 << 20, CPU: 1, PIDs: 16})
+	box, err := sh.Box("doctor", cgroup.Limits{Memory: 64 << 20, CPU: 1, PIDs: 16}) //nolint:contextcheck // it only makes folders
 	if err != nil {
 		return "", err
 	}

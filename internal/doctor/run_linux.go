@@ -23,7 +23,7 @@ import (
 //	mkfs.erofs -T0 -U 00000000-0000-0000-0000-000000000001 --all-root -x-1 probe.erofs src
 //
 //go:embed probe.erofs.gz
-var probeImage []byte //nolint:gochecknoglobals // embedded, and only read
+var probeImage []byte
 
 // DefaultImageStore is the machine-wide image store.
 const DefaultImageStore = "/var/lib/dsec/images"

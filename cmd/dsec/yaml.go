@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// yamlOf turns a JSON document into YAML with the order kept. A text that YAML, or a terminal, could take for something
+// else is written as JSON writes it, which is YAML too; library encoders let control characters through, which YAML
+// forbids.
+func yamlOf(doc []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.UseNumber()
+	y := yamlWriter{decoder: d}
+	if err := y.value(0, false); err != nil {
+		return nil, fmt.Errorf("convert to YAML: %w", err)
+	}
+	return y.out.Bytes(), nil
+}
+
+type yamlWriter struct {
+	decoder *json.Decoder
+	out     bytes.Buffer
+}
+
+// value writes the next value. Inline says that something stands on the line already, after which a scalar goes on and a
+// collection starts a new line.
+func (y *yamlWriter) value(indent int, inline bool) error {
+	token, err := y.decoder.Token()
+	if err != nil {
+		return err
+	}
+	space := ""
+	if inline {
+		space = " "
+	}
+	switch v := token.(type) {
+	case json.Delim:
+		return y.collection(v, indent, inline)
+	case string:
+		y.out.WriteString(space + yamlText(v) + "\n")
+	case nil:
+		y.out.WriteString(space + "null\n")
+	case json.Number:
+		n := v.String()
+		if !strings.Contains(n, ".") { // 1e-7 is a number in YAML 1.2 only, 1.0e-7 everywhere
+			n = strings.NewReplacer("e", ".0e", "E", ".0E").Replace(n)
+		}
+		y.out.WriteString(space + n + "\n")
+	default: // bool
+		fmt.Fprintf(&y.out, "%s%v\n", space, v)
+	}
+	return nil
+}
+
+func (y *yamlWriter) collection(open json.Delim, indent int, inline bool) error {
+	if !y.decoder.More() {
+		if inline {
+			y.out.WriteByte(' ')
+		}
+		y.out.WriteString(map[json.Delim]string{'{': "{}\n", '[': "[]\n"}[open])
+		_, err := y.decoder.Token()
+		return err
+	}
+	if inline {
+		y.out.WriteByte('\n')
+	}
+	for y.decoder.More() {
+		y.out.WriteString(strings.Repeat("  ", indent))
+		if err := y.entry(open, indent); err != nil {
+			return err
+		}
+	}
+	_, err := y.decoder.Token()
+	return err
+}
+
+func (y *yamlWriter) entry(open json.Delim, indent int) error {
+	if open == '[' {
+		y.out.WriteByte('-')
+		return y.value(indent+1, true)
+	}
+	key, err := y.decoder.Token()
+	if err != nil {
+		return err
+	}
+	name, ok := key.(string)
+	if !ok {
+		return io.ErrUnexpectedEOF
+	}
+	y.out.WriteString(yamlText(name) + ":")
+	return y.value(indent+1, true)
+}
+
+// yamlText writes a plain word as it is, and everything else quoted.
+func yamlText(s string) string {
+	plain := regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./@+-]*$`)
+	reserved := regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null|nan)$`)
+	if plain.MatchString(s) && !reserved.MatchString(s) {
+		return s
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return `""` // a string can always be encoded
+	}
+	return string(escapeJSON(b))
+}
