@@ -37,7 +37,7 @@ func pumpTo(ctx context.Context, client, server *Stream) error {
 	for {
 		f, more, err := client.next(ctx)
 		switch {
-		case err == errEOF:
+		case errors.Is(err, errEOF):
 			if err = server.Close(); err == nil || errors.Is(err, ErrClosed) {
 				return nil
 			}
@@ -65,7 +65,7 @@ func pumpFrom(ctx context.Context, client, server *Stream, seen func(f *Frame)) 
 	for {
 		f, more, err := server.next(ctx)
 		switch {
-		case err == errEOF:
+		case errors.Is(err, errEOF):
 			if err = client.Close(); err == nil || errors.Is(err, ErrClosed) {
 				return nil
 			}

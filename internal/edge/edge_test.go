@@ -152,6 +152,28 @@ func TestExecFaults(t *testing.T) {
 			t.Error("no retry_after_ms")
 		}
 	})
+	t.Run("refused", func(t *testing.T) {
+		both := argv("say")
+		both.Shell = []byte("true")
+		huge := argv("say")
+		huge.MaxOutput = api.MaxMaxOutput + 1
+		noEquals := argv("say")
+		noEquals.Env = [][]byte{[]byte("A")}
+		for field, x := range map[string]aether.ExecStart{"argv": both, "max_output_bytes": huge, "env": noEquals} {
+			if e := wantCode(t, n.exec("p", sb.ID, x, nil).err, api.CodeInvalid); e.Field != field {
+				t.Errorf("field %q, want %q", e.Field, field)
+			}
+		}
+		wantCode(t, n.call(t.Context(), "p", "exec", sb.ID, "\xff\xff", nil), api.CodeInvalid)
+	})
+	if tr := n.exec("p", sb.ID, argv("say", "still"), nil); string(tr.stdout) != "still" {
+		t.Errorf("afterwards: %+v", tr)
+	}
+}
+
+func TestAetherIsLostWhileACommandRuns(t *testing.T) {
+	n := startNode(t, nil)
+	sb := n.create(plain)
 	t.Run("lost-before-started", func(t *testing.T) {
 		tr := n.exec("p", sb.ID, argv("lost-before"), nil)
 		if tr.err != nil || tr.exited == nil || tr.exited.InfraError == "" || tr.exited.HasCode || tr.started.ID != "" {
@@ -205,20 +227,6 @@ func TestExecFaults(t *testing.T) {
 			defer n.fake.mu.Unlock()
 			return slices.Contains(n.fake.told, "signal")
 		})
-	})
-	t.Run("refused", func(t *testing.T) {
-		both := argv("say")
-		both.Shell = []byte("true")
-		huge := argv("say")
-		huge.MaxOutput = api.MaxMaxOutput + 1
-		noEquals := argv("say")
-		noEquals.Env = [][]byte{[]byte("A")}
-		for field, x := range map[string]aether.ExecStart{"argv": both, "max_output_bytes": huge, "env": noEquals} {
-			if e := wantCode(t, n.exec("p", sb.ID, x, nil).err, api.CodeInvalid); e.Field != field {
-				t.Errorf("field %q, want %q", e.Field, field)
-			}
-		}
-		wantCode(t, n.call(t.Context(), "p", "exec", sb.ID, "\xff\xff", nil), api.CodeInvalid)
 	})
 	if tr := n.exec("p", sb.ID, argv("say", "still"), nil); string(tr.stdout) != "still" {
 		t.Errorf("afterwards: %+v", tr)

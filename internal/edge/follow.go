@@ -56,13 +56,13 @@ func (e *Edge) follow(ctx context.Context, s, down *aether.Stream, r *run) error
 		err := aether.RelayTo(ctx, s, down, r.see)
 		switch {
 		case err == nil && r.adopted && !r.x.Keep:
-			e.dismiss(r)
+			e.dismiss(ctx, r)
 			return nil
 		case err == nil:
 			return nil
 		case !serverLost(s, down):
 			if r.adopted && !r.x.Keep && !r.exited {
-				e.killRun(r)
+				e.killRun(ctx, r)
 			}
 			return err
 		case r.exited:
@@ -148,19 +148,20 @@ func pass(ctx context.Context, s *aether.Stream, f *aether.Frame) error {
 
 // killRun ends a command whose client has cancelled it. The aether does that by itself for its own exec streams; one that
 // is only attached to goes on.
-func (e *Edge) killRun(r *run) {
+func (e *Edge) killRun(ctx context.Context, r *run) {
 	m := aether.Signal{ID: r.x.ID, Signal: int32(unix.SIGKILL), Tree: true}
-	e.tellAether(r, "signal", m.AppendTo(nil))
-	e.dismiss(r)
+	e.tellAether(ctx, r, "signal", m.AppendTo(nil))
+	e.dismiss(ctx, r)
 }
 
 // dismiss has the aether forget a command that wasn't meant to be kept.
-func (e *Edge) dismiss(r *run) {
-	e.tellAether(r, "forget", []byte(r.x.ID))
+func (e *Edge) dismiss(ctx context.Context, r *run) {
+	e.tellAether(ctx, r, "forget", []byte(r.x.ID))
 }
 
-func (e *Edge) tellAether(r *run, method string, body []byte) {
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+// tellAether makes a call about a command whose client may have gone already.
+func (e *Edge) tellAether(ctx context.Context, r *run, method string, body []byte) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	if _, err := ask(ctx, r.box, aether.Open{Method: method, Sandbox: r.sb.id, Project: r.sb.project, Body: body}); err != nil {
 		e.log.Debug("command not ended after its aether was lost", r.sb.attr())

@@ -40,7 +40,7 @@ func testImage(_ context.Context, name string) (ImageConfig, error) {
 
 func startNode(t testing.TB, tune func(*Config)) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "edge")
+	dir, err := os.MkdirTemp("", "edge") //nolint:usetesting // sockets need a short path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,9 @@ func encode(t testing.TB, v any) []byte {
 	return raw
 }
 
-// call makes a unary call as project p.
+// call makes a unary call.
+//
+//nolint:revive // its callers read like a request
 func (n *node) call(ctx context.Context, project, method, id string, body, into any) error {
 	n.t.Helper()
 	raw, err := aether.Unary(ctx, n.client, aether.Open{Method: method, Sandbox: id, Project: project, RequestID: "r1", Body: encode(n.t, body)})

@@ -3,6 +3,8 @@ package edge
 import (
 	"encoding/base64"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,26 +30,13 @@ type listQuery struct {
 // list is one page of a project's sandboxes, newest first. A cursor names the last one shown, so what is created or ends
 // meanwhile neither repeats nor hides another.
 func (e *Edge) list(project string, q listQuery) (api.SandboxList, error) {
-	page := defaultPage
-	if q.Limit != nil {
-		page = *q.Limit
-	}
-	if page < 1 || page > maxPage {
-		return api.SandboxList{}, api.FieldError(api.CodeInvalid, "limit", "leave it out for 100", "%d isn't between 1 and %d", page, maxPage)
-	}
-	if q.State != "" && len(after(q.State)) == 0 && !q.State.Ended() {
-		return api.SandboxList{}, api.FieldError(api.CodeInvalid, "state", "use running, stopped, …", "%q isn't a state", spec.Clip(string(q.State)))
-	}
-	from, fromID, err := parseCursor(q.Cursor)
-	if err != nil {
-		return api.SandboxList{}, err
-	}
 	out := api.SandboxList{Items: []api.Sandbox{}}
-	if project == "" || q.Project != "" && q.Project != project {
-		return out, nil
+	page, after, err := q.check()
+	if err != nil || project == "" || q.Project != "" && q.Project != project {
+		return out, err
 	}
 	for _, sb := range e.all() {
-		if q.Cursor != "" && !(sb.created.Before(from) || sb.created.Equal(from) && sb.id < fromID) || sb.project != project {
+		if sb.project != project || !after.passed(sb) {
 			continue
 		}
 		v := sb.view()
@@ -56,12 +45,28 @@ func (e *Edge) list(project string, q listQuery) (api.SandboxList, error) {
 		}
 		if len(out.Items) == page {
 			last := out.Items[page-1]
-			out.Cursor = cursor(last.CreatedAt, last.ID)
+			out.Cursor = place{last.CreatedAt, last.ID}.String()
 			break
 		}
 		out.Items = append(out.Items, v)
 	}
 	return out, nil
+}
+
+// check returns the size of a page and the place to go on from.
+func (q *listQuery) check() (int, place, error) {
+	page := defaultPage
+	if q.Limit != nil {
+		page = *q.Limit
+	}
+	if page < 1 || page > maxPage {
+		return 0, place{}, api.FieldError(api.CodeInvalid, "limit", "leave it out for 100", "%d isn't between 1 and %d", page, maxPage)
+	}
+	if q.State != "" && !slices.Contains(states(), q.State) {
+		return 0, place{}, api.FieldError(api.CodeInvalid, "state", "use running, stopped, …", "%q isn't a state", spec.Clip(string(q.State)))
+	}
+	from, err := parsePlace(q.Cursor)
+	return page, from, err
 }
 
 func matches(have, want map[string]string) bool {
@@ -73,21 +78,29 @@ func matches(have, want map[string]string) bool {
 	return true
 }
 
-func cursor(at time.Time, id string) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%s", at.UnixNano(), id))
+// place is where a page ended: at this sandbox. The zero place is before all.
+type place struct {
+	created time.Time
+	id      string
 }
 
-func parseCursor(s string) (time.Time, string, error) {
+func (p place) passed(sb *sandbox) bool {
+	return p.id == "" || sb.created.Before(p.created) || sb.created.Equal(p.created) && sb.id < p.id
+}
+
+func (p place) String() string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%s", p.created.UnixNano(), p.id))
+}
+
+func parsePlace(s string) (place, error) {
 	if s == "" {
-		return time.Time{}, "", nil
+		return place{}, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(s)
-	nanos, id, ok := strings.Cut(string(raw), ".")
-	var n int64
-	if err == nil && ok && validID(id) {
-		if _, err := fmt.Sscanf(nanos, "%d", &n); err == nil && fmt.Sprint(n) == nanos {
-			return time.Unix(0, n), id, nil
-		}
+	nanos, id, _ := strings.Cut(string(raw), ".")
+	n, nerr := strconv.ParseInt(nanos, 10, 64)
+	if p := (place{time.Unix(0, n), id}); err == nil && nerr == nil && validID(id) && p.String() == s {
+		return p, nil
 	}
-	return time.Time{}, "", api.FieldError(api.CodeInvalid, "cursor", "use the cursor of the page before, unchanged", "%q isn't one", spec.Clip(s))
+	return place{}, api.FieldError(api.CodeInvalid, "cursor", "use the cursor of the page before, unchanged", "%q isn't one", spec.Clip(s))
 }

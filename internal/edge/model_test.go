@@ -56,112 +56,135 @@ func TestStateTable(t *testing.T) {
 	}
 }
 
-// TestEdgeAgainstModel drives a real edge and compares it with a naive map of states after every step.
+// model is a naive map of what an edge should know.
+type model struct {
+	n      *node
+	state  map[string]api.State
+	memory map[string]int64
+	ids    []string
+}
+
+const (
+	modelSandboxes = 5
+	modelMemory    = 2048
+)
+
+// TestEdgeAgainstModel drives a real edge and compares it with the model after every step.
 func TestEdgeAgainstModel(t *testing.T) {
-	n := startNode(t, func(c *Config) { c.Capacity = Capacity{Sandboxes: 5, MemoryMB: 2048} })
+	n := startNode(t, func(c *Config) { c.Capacity = Capacity{Sandboxes: modelSandboxes, MemoryMB: modelMemory} })
 	rapid.Check(t, func(t *rapid.T) {
 		if err := n.edge.StopAll(context.Background(), nil); err != nil {
 			t.Fatal(err)
 		}
-		state := map[string]api.State{}
-		memory := map[string]int64{}
-		var ids []string
-		used := func() (sum int64, count int) {
-			for id, s := range state {
-				if s == api.StateRunning {
-					sum += memory[id]
-					count++
-				}
-			}
-			return sum, count
-		}
-		pick := func(t *rapid.T) string {
-			if len(ids) == 0 {
-				t.Skip("no sandbox yet")
-			}
-			return rapid.SampledFrom(ids).Draw(t, "id")
-		}
+		m := &model{n: n, state: map[string]api.State{}, memory: map[string]int64{}}
 		t.Repeat(map[string]func(*rapid.T){
-			"create": func(t *rapid.T) {
-				mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
-				var sb api.Sandbox
-				err := n.call(context.Background(), "p", "sandbox.create", "", fmt.Sprintf(`{"image":"busybox","resources":{"memory_mb":%d}}`, mb), &sb)
-				sum, count := used()
-				if count == 5 || sum+mb > 2048 {
-					if e := api.AsError(err); e == nil || e.Code != api.CodeNoCapacity || e.RetryMS == 0 {
-						t.Fatalf("create with %d MiB and %d sandboxes: %v", sum, count, err)
-					}
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				ids, state[sb.ID], memory[sb.ID] = append(ids, sb.ID), api.StateRunning, mb
-			},
-			"stop": func(t *rapid.T) {
-				id := pick(t)
-				var sb api.Sandbox
-				if err := n.call(context.Background(), "p", "sandbox.stop", id, nil, &sb); err != nil || sb.Already != (state[id] != api.StateRunning) {
-					t.Fatalf("stop of a sandbox that is %s: %+v, %v", state[id], sb, err)
-				}
-				if state[id] == api.StateRunning {
-					state[id] = api.StateStopped
-				}
-			},
-			"die": func(t *rapid.T) {
-				id := pick(t)
-				if state[id] != api.StateRunning {
-					t.Skip("not alive")
-				}
-				n.fake.kill(id)
-				state[id] = api.StateFailed
-				until(n.t, "death is noticed", func() bool { return n.get(id).State == api.StateFailed && !n.edge.holds(id) })
-			},
-			"exec": func(t *rapid.T) {
-				id := pick(t)
-				tr := n.exec("p", id, argv("say", "x"), nil)
-				if (tr.err == nil) != (state[id] == api.StateRunning) || tr.err != nil && !api.IsCode(tr.err, api.CodeWrongState) {
-					t.Fatalf("exec in a sandbox that is %s: %v", state[id], tr.err)
-				}
-			},
-			"patch": func(t *rapid.T) {
-				id := pick(t)
-				mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
-				err := n.call(context.Background(), "p", "sandbox.patch", id, fmt.Sprintf(`{"resources":{"memory_mb":%d}}`, mb), nil)
-				sum, _ := used()
-				switch {
-				case state[id] != api.StateRunning:
-					if !api.IsCode(err, api.CodeWrongState) {
-						t.Fatalf("patch of a sandbox that is %s: %v", state[id], err)
-					}
-				case sum-memory[id]+mb > 2048:
-					if !api.IsCode(err, api.CodeNoCapacity) {
-						t.Fatalf("patch beyond capacity: %v", err)
-					}
-				case err != nil:
-					t.Fatal(err)
-				default:
-					memory[id] = mb
-				}
-			},
+			"create": m.create, "stop": m.stop, "die": m.die, "exec": m.exec, "patch": m.patch, "": m.compare,
 			"restart": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "one in four") == 0 {
 					n.restart()
 				}
 			},
-			"": func(t *rapid.T) {
-				for id, want := range state {
-					if v := n.get(id); v.State != want || *v.Spec.Resources.MemoryMB != memory[id] {
-						t.Fatalf("%s is %s with %d MiB, want %s with %d", id, v.State, *v.Spec.Resources.MemoryMB, want, memory[id])
-					}
-				}
-				sum, count := used()
-				if u := n.edge.ledger.inUse(); u.memoryMB != sum || u.sandboxes != int64(count) {
-					t.Fatalf("in use: %+v, want %d sandboxes with %d MiB", u, count, sum)
-				}
-			},
 		})
 	})
+}
+
+func (m *model) used() (memory int64, count int) {
+	for id, s := range m.state {
+		if s == api.StateRunning {
+			memory += m.memory[id]
+			count++
+		}
+	}
+	return memory, count
+}
+
+func (m *model) pick(t *rapid.T) string {
+	if len(m.ids) == 0 {
+		t.Skip("no sandbox yet")
+	}
+	return rapid.SampledFrom(m.ids).Draw(t, "id")
+}
+
+func (m *model) call(method, id string, body, into any) error {
+	return m.n.call(context.Background(), "p", method, id, body, into)
+}
+
+func (m *model) create(t *rapid.T) {
+	mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
+	var sb api.Sandbox
+	err := m.call("sandbox.create", "", fmt.Sprintf(`{"image":"busybox","resources":{"memory_mb":%d}}`, mb), &sb)
+	if sum, count := m.used(); count == modelSandboxes || sum+mb > modelMemory {
+		if e := api.AsError(err); e == nil || e.Code != api.CodeNoCapacity || e.RetryMS == 0 {
+			t.Fatalf("create with %d MiB and %d sandboxes: %v", sum, count, err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ids, m.state[sb.ID], m.memory[sb.ID] = append(m.ids, sb.ID), api.StateRunning, mb
+}
+
+func (m *model) stop(t *rapid.T) {
+	id := m.pick(t)
+	var sb api.Sandbox
+	if err := m.call("sandbox.stop", id, nil, &sb); err != nil || sb.Already != (m.state[id] != api.StateRunning) {
+		t.Fatalf("stop of a sandbox that is %s: %+v, %v", m.state[id], sb, err)
+	}
+	if m.state[id] == api.StateRunning {
+		m.state[id] = api.StateStopped
+	}
+}
+
+func (m *model) die(t *rapid.T) {
+	id := m.pick(t)
+	if m.state[id] != api.StateRunning {
+		t.Skip("not alive")
+	}
+	m.n.fake.kill(id)
+	m.state[id] = api.StateFailed
+	until(m.n.t, "death is noticed", func() bool { return m.n.get(id).State == api.StateFailed && !m.n.edge.holds(id) })
+}
+
+func (m *model) exec(t *rapid.T) {
+	id := m.pick(t)
+	tr := m.n.exec("p", id, argv("say", "x"), nil)
+	if (tr.err == nil) != (m.state[id] == api.StateRunning) || tr.err != nil && !api.IsCode(tr.err, api.CodeWrongState) {
+		t.Fatalf("exec in a sandbox that is %s: %v", m.state[id], tr.err)
+	}
+}
+
+func (m *model) patch(t *rapid.T) {
+	id := m.pick(t)
+	mb := rapid.Int64Range(1, 1024).Draw(t, "mb")
+	err := m.call("sandbox.patch", id, fmt.Sprintf(`{"resources":{"memory_mb":%d}}`, mb), nil)
+	sum, _ := m.used()
+	switch {
+	case m.state[id] != api.StateRunning:
+		if !api.IsCode(err, api.CodeWrongState) {
+			t.Fatalf("patch of a sandbox that is %s: %v", m.state[id], err)
+		}
+	case sum-m.memory[id]+mb > modelMemory && mb > m.memory[id]:
+		if !api.IsCode(err, api.CodeNoCapacity) {
+			t.Fatalf("patch beyond capacity: %v", err)
+		}
+	case err != nil:
+		t.Fatal(err)
+	default:
+		m.memory[id] = mb
+	}
+}
+
+func (m *model) compare(t *rapid.T) {
+	for id, want := range m.state {
+		if v := m.n.get(id); v.State != want || *v.Spec.Resources.MemoryMB != m.memory[id] {
+			t.Fatalf("%s is %s with %d MiB, want %s with %d", id, v.State, *v.Spec.Resources.MemoryMB, want, m.memory[id])
+		}
+	}
+	sum, count := m.used()
+	if u := m.n.edge.ledger.inUse(); u.memoryMB != sum || u.sandboxes != int64(count) {
+		t.Fatalf("in use: %+v, want %d sandboxes with %d MiB", u, count, sum)
+	}
 }
 
 // holds tells whether the ledger counts a sandbox.
@@ -185,8 +208,10 @@ func TestLedgerAgainstModel(t *testing.T) {
 		}
 		fits := func(old, c claim) bool {
 			for _, k := range [][4]int64{
-				{old.sandboxes, c.sandboxes, sum().sandboxes, total.sandboxes}, {old.memoryMB, c.memoryMB, sum().memoryMB, total.memoryMB},
-				{old.milliCPU, c.milliCPU, sum().milliCPU, total.milliCPU}, {old.pids, c.pids, sum().pids, total.pids},
+				{old.sandboxes, c.sandboxes, sum().sandboxes, total.sandboxes},
+				{old.memoryMB, c.memoryMB, sum().memoryMB, total.memoryMB},
+				{old.milliCPU, c.milliCPU, sum().milliCPU, total.milliCPU},
+				{old.pids, c.pids, sum().pids, total.pids},
 			} {
 				if k[1] > k[0] && k[2]-k[0]+k[1] > k[3] {
 					return false

@@ -139,11 +139,11 @@ func TestKilledAtEveryWrite(t *testing.T) {
 
 func killedAt(t *testing.T, at int, how string) (whole bool) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "edge")
+	dir, err := os.MkdirTemp("", "edge") //nolint:usetesting // many in one test, and short paths for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), "EDGE_CRASH_DIR="+dir, fmt.Sprintf("EDGE_CRASH_AT=%d %s", at, how))
 	out, err := cmd.Output()

@@ -203,8 +203,5 @@ func reply(ctx context.Context, s *aether.Stream, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode reply: %w", err)
 	}
-	if err := s.Send(ctx, aether.MsgReply, raw); err != nil {
-		return err
-	}
-	return s.Close()
+	return s.Reply(ctx, raw)
 }

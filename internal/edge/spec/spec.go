@@ -140,6 +140,11 @@ func checkNames(f *faults, s api.Spec) {
 	}
 	checkEnv(f, "env", s.Env)
 	checkLabels(f, s.Labels)
+	checkIdentity(f, s)
+}
+
+// checkIdentity checks what a sandbox's processes find themselves to be.
+func checkIdentity(f *faults, s api.Spec) {
 	if len(s.Job) > maxJob || !printable(s.Job) {
 		f.add(api.CodeInvalid, "job", "use up to 128 printable characters", "%q isn't a job name", Clip(s.Job))
 	}
