@@ -285,13 +285,14 @@ func (p *process) answer(ctx context.Context, st *aether.Stream, out [2][]byte) 
 func channels() [2]aether.Channel { return [...]aether.Channel{aether.Stdout, aether.Stderr} }
 
 // release is for the end of a call whose process isn't to be kept: it is forgotten, unless a background child holds an
-// output. Then it stays until that has ended and its record expires.
+// output. Then it stays until that has ended.
 func (p *process) release() {
 	p.mu.Lock()
 	p.drop = true
-	over := p.files
+	over := p.result != nil
 	p.mu.Unlock()
-	if over {
+	if over && p.outputsEnded() {
+		p.wg.Wait()
 		p.forget()
 	}
 }

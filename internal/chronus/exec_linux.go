@@ -159,7 +159,7 @@ func (x *execution) start(w *work) (_ *process, err error) {
 		closeJournals(journals)
 		return nil, x.shellError(err)
 	}
-	p.meta.PID, p.meta.Inside = p.pid, p.inside
+	p.meta.PID, p.meta.Inside, p.meta.Group = p.pid, p.inside, c.group
 	return p, x.adopt(p, journals)
 }
 

@@ -27,6 +27,7 @@ const (
 // exported fields are its JSON form.
 type meta struct {
 	Box, ID   string
+	Group     string   // its cgroup in the box
 	Argv      [][]byte `json:",omitempty"` // shortened
 	Tag       string   `json:",omitempty"`
 	Session   string   `json:",omitempty"`
@@ -137,13 +138,8 @@ func (p *process) run() {
 
 // afterOutput gives back what is no longer needed once the command has ended and its outputs have.
 func (p *process) afterOutput() {
-	for _, j := range p.out[:p.outs] {
-		j.mu.Lock()
-		ended := j.ended
-		j.mu.Unlock()
-		if !ended {
-			return
-		}
+	if !p.outputsEnded() {
+		return
 	}
 	p.mu.Lock()
 	if p.result == nil || p.files || p.gone {
@@ -170,6 +166,19 @@ func (p *process) afterOutput() {
 	if drop {
 		p.shard.sweepSoon()
 	}
+}
+
+// outputsEnded tells whether every writer of the outputs has gone.
+func (p *process) outputsEnded() bool {
+	for _, j := range p.out[:p.outs] {
+		j.mu.Lock()
+		ended := j.ended
+		j.mu.Unlock()
+		if !ended {
+			return false
+		}
+	}
+	return true
 }
 
 // item is p as the keeper holds it.

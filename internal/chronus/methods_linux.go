@@ -65,12 +65,12 @@ func (p *process) deliver(m *aether.Signal) error {
 // deliverTree sends a signal to every process of the command's cgroup. SIGKILL goes to all of them at once.
 func (p *process) deliverTree(sig unix.Signal) error {
 	if sig == unix.SIGKILL {
-		if err := p.shard.dirs.KillExec(p.box.name, p.meta.ID); err != nil {
+		if err := p.shard.dirs.KillExec(p.box.name, p.meta.Group); err != nil {
 			return api.Errorf(api.CodeInternal, "kill process %s: %v", p.meta.ID, err)
 		}
 		return nil
 	}
-	path := p.box.name + "/" + p.meta.ID + "/cgroup.procs"
+	path := p.box.name + "/" + p.meta.Group + "/cgroup.procs"
 	fd, err := unix.Openat(p.shard.dirs.V2, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return api.Errorf(api.CodeNoSuchProcess, "process %s has ended", p.meta.ID)

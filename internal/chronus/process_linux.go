@@ -93,7 +93,7 @@ func (p *process) kill(why cause) {
 		p.cause.oom = p.cause.oom || why.oom
 	}
 	p.mu.Unlock()
-	_ = p.shard.dirs.KillExec(p.box.name, p.meta.ID) // gone: nothing to kill
+	_ = p.shard.dirs.KillExec(p.box.name, p.meta.Group) // gone: nothing to kill
 }
 
 // startTimer arms the time-out, counted from the command's start.
@@ -241,12 +241,12 @@ func (p *process) outOfMemory() bool {
 // dying and are waited for.
 func (p *process) removeGroup(killed bool) (left bool) {
 	for end := time.Now().Add(killWait); ; {
-		err := p.shard.dirs.RemoveExec(p.box.name, p.meta.ID)
+		err := p.shard.dirs.RemoveExec(p.box.name, p.meta.Group)
 		if err == nil {
 			return false
 		}
 		if !killed || time.Now().After(end) {
-			p.box.leave(p.meta.ID)
+			p.box.leave(p.meta.Group)
 			return errors.Is(err, cgroup.ErrPopulated)
 		}
 		time.Sleep(time.Millisecond)

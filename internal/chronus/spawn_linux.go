@@ -1,9 +1,11 @@
 package chronus
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -30,10 +32,13 @@ func (s *Shard) spawn(w *work, c *command) (child, error) {
 		// A helper that joined a frozen group would stop there, and with it one thread of this shard.
 		return child{}, api.Errorf(api.CodeFrozen, "the sandbox is paused")
 	}
-	if err := s.dirs.MakeExec(c.box.name, c.group); err != nil {
-		if errors.Is(err, unix.EEXIST) {
-			return child{}, api.Errorf(api.CodeConflict, "process %s exists", c.group)
-		}
+	err = s.dirs.MakeExec(c.box.name, c.group)
+	if errors.Is(err, unix.EEXIST) {
+		// An earlier command of that name has left processes.
+		c.group += "-" + strings.ToLower(rand.Text())
+		err = s.dirs.MakeExec(c.box.name, c.group)
+	}
+	if err != nil {
 		return child{}, notStarted(c, "make the command's cgroup", err)
 	}
 	ch, err := s.spawnInto(w, c)
