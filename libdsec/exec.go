@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
@@ -51,9 +52,13 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 	if start.MaxOutput == 0 {
 		start.MaxOutput = DefaultMaxOutput
 	}
+	var stdin *source
+	if cmd.Stdin != nil {
+		stdin = &source{r: cmd.Stdin}
+	}
 	pause := firstPause
 	for try := 1; ; try++ {
-		started, res, err := s.execOnce(ctx, start, cmd.Stdin)
+		started, res, err := s.execOnce(ctx, start, stdin)
 		if err == nil || started || try == sendTries || isUnsent(err) || !nothingRan(err, http.MethodPost) {
 			return res, err
 		}
@@ -64,9 +69,8 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 	}
 }
 
-// execOnce runs the command once. Stdin isn't touched before the command has started, so that a try which started
-// nothing can be followed by another.
-func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin io.Reader) (started bool, _ *Result, _ error) {
+// execOnce runs the command once.
+func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin *source) (started bool, _ *Result, _ error) {
 	stream, err := s.client.open(ctx, s.openExec(start))
 	if err != nil {
 		return false, nil, err
@@ -75,6 +79,10 @@ func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin io
 	defer stream.Reset(nil)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	running := make(chan struct{}) // closed when the command has started
+	if stdin != nil {
+		go stdin.pump(ctx, cancel, stream, running) // a reader can't be interrupted, so nobody waits for it
+	}
 	res := new(Result)
 	for {
 		f, err := stream.Recv(ctx)
@@ -93,9 +101,7 @@ func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin io
 			res.Stderr = append(res.Stderr, f.Data...)
 		case f.Type == aether.MsgStarted && !started:
 			started = true
-			if stdin != nil {
-				go pumpStdin(ctx, cancel, stream, stdin)
-			}
+			close(running)
 		case f.Type == aether.MsgExited:
 			res.ExitStatus, err = exitStatus(f.Data)
 			f.Release()
@@ -105,23 +111,52 @@ func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin io
 	}
 }
 
-// pumpStdin copies from the caller's reader until it ends or the stream does. Nobody waits for it: a reader can't be
-// interrupted, and the command's end doesn't depend on it.
-func pumpStdin(ctx context.Context, cancel context.CancelCauseFunc, stream *aether.Stream, r io.Reader) {
-	buf := make([]byte, stdinChunk)
+// source is a caller's stdin. Its first piece is kept until the command has started, and nothing more is read before:
+// so a try that started nothing can be followed by another, and a short input needs no round trip.
+type source struct {
+	r    io.Reader
+	once sync.Once
+	head []byte
+	err  error // what came with the head
+}
+
+func (s *source) first() ([]byte, error) {
+	s.once.Do(func() {
+		buf := make([]byte, stdinChunk)
+		var n int
+		n, s.err = s.r.Read(buf)
+		s.head = buf[:n]
+	})
+	return s.head, s.err
+}
+
+// pump copies until the source ends or the stream does, whose end is reported where frames are received.
+func (s *source) pump(ctx context.Context, cancel context.CancelCauseFunc, stream *aether.Stream, running <-chan struct{}) {
+	b, err := s.first()
+	var buf []byte
 	for {
-		n, err := r.Read(buf)
-		if n > 0 && stream.Write(ctx, aether.Stdin, buf[:n]) != nil {
-			return // the stream's end is reported where frames are received
+		if len(b) > 0 && stream.Write(ctx, aether.Stdin, b) != nil {
+			return
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			_ = stream.CloseWrite(aether.Stdin) // as above
+			_ = stream.CloseWrite(aether.Stdin)
 			return
 		case err != nil:
 			cancel(fmt.Errorf("read stdin: %w", err)) // half an input must not look like all of it
 			return
 		}
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return
+		}
+		if buf == nil {
+			buf = make([]byte, stdinChunk) // the head stays as it is
+		}
+		var n int
+		n, err = s.r.Read(buf)
+		b = buf[:n]
 	}
 }
 

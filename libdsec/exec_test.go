@@ -204,7 +204,10 @@ func TestExecRetry(t *testing.T) {
 			s.usual()
 			sb := s.client().Sandbox("s1")
 			s.refuse.Store(tc.refusal)
-			_, err := sb.Exec(testContext(t), libdsec.Cmd{Argv: []string{"sum"}, Stdin: strings.NewReader("x")})
+			res, err := sb.Exec(testContext(t), libdsec.Cmd{Argv: []string{"sum"}, Stdin: strings.NewReader("x")})
+			if err == nil && string(res.Stdout) != sum([]byte("x")) {
+				t.Errorf("the second try got another stdin: %s", res.Stdout)
+			}
 			if n := s.execs.Load(); n != tc.execs {
 				t.Errorf("%d tries, want %d", n, tc.execs)
 			}

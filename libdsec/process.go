@@ -36,7 +36,7 @@ type StartOptions struct {
 type AttachOptions struct {
 	StdoutOffset int64 // the first byte wanted of each output
 	StderrOffset int64
-	FromNow      bool // only what comes from now on
+	FromNow      bool // only what comes from now on; where that is isn't known, so a broken connection is the end
 	Stdin        bool // take over stdin and terminal; whoever had them before is told
 	Handlers
 }

@@ -94,6 +94,9 @@ func (s *Sandbox) begin(ctx context.Context, o aether.Open) (*aether.Stream, aet
 // on. The process doesn't end with ctx or with this Process.
 func (s *Sandbox) Attach(ctx context.Context, process string, o AttachOptions) (*Process, error) {
 	p := &Process{sandbox: s, handlers: o.Handlers, attached: true, detach: true, id: process}
+	if o.FromNow {
+		p.handlers.NoReconnect = true
+	}
 	at := position{stdout: o.StdoutOffset, stderr: o.StderrOffset}
 	stream, began, err := s.begin(ctx, p.openAttach(at, o.Stdin, o.FromNow))
 	if err != nil {
