@@ -118,8 +118,13 @@ func (e *fakeEdge) answer(ctx context.Context, s *aether.Stream, o *aether.Open)
 		return e.exec(ctx, s, o)
 	case "attach":
 		return e.attach(ctx, s, o)
-	case "signal", "process", "resize":
-		var m aether.Signal // the id has the same number in all of them
+	case "process", "session.close", "session.interrupt":
+		if id := string(o.Body); id != "p1" && id != "s1" {
+			return api.Errorf(api.CodeNoSuchProcess, "there is no %q", id)
+		}
+		return reply(api.Process{ID: string(o.Body), Running: true})
+	case "signal", "resize":
+		var m aether.Signal // the id has the same number in both
 		if err := m.Unmarshal(o.Body); err != nil || m.ID != "p1" {
 			return api.Errorf(api.CodeNoSuchProcess, "there is no process %q", m.ID)
 		}
@@ -176,7 +181,7 @@ func (e *fakeEdge) run(ctx context.Context, s *aether.Stream, m *aether.ExecStar
 		x.StdoutTotal, x.StderrTotal = int64(len(m.Argv[1])), int64(len(m.Argv[1]))
 		return x, errors.Join(s.Write(ctx, aether.Stdout, m.Argv[1]), s.Write(ctx, aether.Stderr, m.Argv[1]))
 	case "cat": // stdin to stdout
-		for {
+		for m.Stdin {
 			f, err := s.Recv(ctx)
 			if err != nil {
 				return nil, err

@@ -11,7 +11,8 @@ import (
 // logsQuery is the body of sandbox.logs.
 type logsQuery struct {
 	Follow bool  `json:"follow"`
-	Since  int64 `json:"since_offset"`
+	Stdout int64 `json:"since_offset"`
+	Stderr int64 `json:"since_stderr_offset"`
 }
 
 // logs answers with what the start process wrote: its bytes, or events with offsets where asked for.
@@ -20,7 +21,7 @@ func (s *Server) logs(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q, err := query(r, "follow", "since")
+	q, err := query(r, "follow", "since", "since_stderr")
 	if err != nil {
 		return err
 	}
@@ -28,7 +29,10 @@ func (s *Server) logs(c *call, r *http.Request) error {
 	if want.Follow, err = q.flag("follow"); err != nil {
 		return err
 	}
-	if want.Since, err = q.number("since", 0, 0, math.MaxInt64); err != nil {
+	if want.Stdout, err = q.number("since", 0, 0, math.MaxInt64); err != nil {
+		return err
+	}
+	if want.Stderr, err = q.number("since_stderr", 0, 0, math.MaxInt64); err != nil {
 		return err
 	}
 	body, err := json.Marshal(want)
@@ -37,7 +41,7 @@ func (s *Server) logs(c *call, r *http.Request) error {
 	}
 	as := follower{media: "text/plain; charset=utf-8", convert: plain}
 	if accepts(r, mediaNDJSON) {
-		as = follower{media: mediaNDJSON, convert: newLogLines(want.Since).convert}
+		as = follower{media: mediaNDJSON, convert: (&logLines{t: translator{stdout: want.Stdout, stderr: want.Stderr}}).convert}
 	}
 	return s.follow(c, r, aether.Open{Method: "sandbox.logs", Sandbox: id, Body: body}, as)
 }
@@ -46,10 +50,6 @@ func (s *Server) logs(c *call, r *http.Request) error {
 type logLines struct {
 	t   translator
 	buf []byte
-}
-
-func newLogLines(since int64) *logLines {
-	return &logLines{t: translator{stdout: since, stderr: since}}
 }
 
 func (l *logLines) convert(f *aether.Frame) ([]byte, error) {

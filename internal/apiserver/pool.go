@@ -150,7 +150,12 @@ func (l *link) close() {
 
 // unary asks the edge one question for a caller.
 func (s *Server) unary(ctx context.Context, c *call, o aether.Open) ([]byte, error) {
-	st, err := s.open(ctx, c, o)
+	o.Project, o.RequestID = c.principal.Project, c.id
+	return s.ask(ctx, o)
+}
+
+func (s *Server) ask(ctx context.Context, o aether.Open) ([]byte, error) {
+	st, err := s.edge.open(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (s *Server) getProcess(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.read(c, r, aether.Open{Method: "process", Sandbox: id, Body: processBody(pid)})
+	return s.read(c, r, aether.Open{Method: "process", Sandbox: id, Body: []byte(pid)})
 }
 
 // plainProcess is the sandbox and process of a request that takes no parameters.
@@ -180,10 +180,4 @@ func (s *Server) command(c *call, r *http.Request, o aether.Open) error {
 	}
 	c.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// processBody names a process.
-func processBody(pid string) []byte {
-	m := aether.Signal{ID: pid}
-	return m.AppendTo(nil)
 }

@@ -56,9 +56,5 @@ func (s *Server) sessionCommand(c *call, r *http.Request, method string) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(api.Session{ID: sid})
-	if err != nil {
-		return err
-	}
-	return s.command(c, r, aether.Open{Method: method, Sandbox: id, Body: body})
+	return s.command(c, r, aether.Open{Method: method, Sandbox: id, Body: []byte(sid)})
 }

@@ -1,11 +1,38 @@
 // Package devmode runs every role of DSec in one process, over the same sockets and codecs as a cluster: the API server
-// reaches the edge through its unix socket and the aether protocol, and nothing is short-cut.
+// reaches the edge through its unix socket and the aether protocol, and nothing is short-cut. The only TCP listener is
+// the API's.
+//
+// One data folder is one instance. What [Run] has started it takes down again in reverse, whichever step failed. After a
+// kill -9 everything below the edge goes on, and the next Run on the same folder takes it over, with the same token.
 package devmode
 
 import (
-	"context"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/dsec-io/dsec/internal/apiserver"
+)
+
+// Defaults of a [Config].
+const (
+	defaultPool = 16
+
+	DefaultListen     = "127.0.0.1:7080"
+	DefaultImageStore = "/var/lib/dsec/images"
+)
+
+// Names of files in the data folder.
+const (
+	contextName = "context.json"
+	tokensName  = "tokens.json"
 )
 
 // Config is what `dsec dev` was told. Only DataDir is required.
@@ -16,6 +43,7 @@ type Config struct {
 	Hosts      []string     // further Host headers to accept, beside loopback names and the listen address
 	ImageStore string       // the machine-wide image store; default /var/lib/dsec/images
 	IDRanges   string       // the machine-wide id range file; default /run/dsec/idranges.json
+	PoolSize   int          // user namespaces kept ready per shard; 0: the default, negative: none
 	Ready      io.Writer    // gets the line `ready http://…`; nil: nowhere
 	Logger     *slog.Logger // nil: nowhere
 	// OnReady is called once, after context.json was written and before the ready line. Nil: not.
@@ -29,9 +57,52 @@ type ContextFile struct {
 	Path     string `json:"-"` // where it was written
 }
 
-// Run serves until ctx ends, then stops the sandboxes (unless Keep) and everything it started, and returns nil. Any
-// other return is why it couldn't start or go on.
-func Run(ctx context.Context, _ Config) error {
-	<-ctx.Done()
-	return nil
+func (c Config) withDefaults() (Config, error) {
+	if c.DataDir == "" {
+		return c, errors.New("no data folder")
+	}
+	c.Listen = cmp.Or(c.Listen, DefaultListen)
+	c.ImageStore = cmp.Or(c.ImageStore, DefaultImageStore)
+	c.PoolSize = cmp.Or(c.PoolSize, defaultPool)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return c, fmt.Errorf("listen address %q: %w", c.Listen, err)
+	}
+	return c, nil
+}
+
+// endpoint is where a client on this machine reaches a listener.
+func endpoint(addr net.Addr) string {
+	ap, err := netip.ParseAddrPort(addr.String())
+	if err != nil || !ap.Addr().IsUnspecified() {
+		return "http://" + addr.String()
+	}
+	host := "127.0.0.1"
+	if ap.Addr().Is6() {
+		host = "::1" // which a listener on :: takes whatever the system says of mapped addresses
+	}
+	return "http://" + net.JoinHostPort(host, fmt.Sprint(ap.Port()))
+}
+
+// oldToken is the token of an earlier run, so that its clients go on; "" where there is none to be read.
+func oldToken(path string) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var f ContextFile
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return ""
+	}
+	return f.Token
+}
+
+func (f ContextFile) write() error {
+	raw, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode context: %w", err)
+	}
+	return apiserver.WriteFile(f.Path, append(raw, '\n'), fs.FileMode(0o600))
 }

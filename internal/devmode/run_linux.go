@@ -1,0 +1,236 @@
+package devmode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sys/unix"
+
+	"github.com/dsec-io/dsec/internal/apiserver"
+	"github.com/dsec-io/dsec/internal/backend/container"
+	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/idrange"
+	"github.com/dsec-io/dsec/internal/image"
+	"github.com/dsec-io/dsec/internal/linux/cgroup"
+)
+
+const (
+	// stopTime bounds the end of all sandboxes, closeTime that of everything else.
+	stopTime  = 60 * time.Second
+	closeTime = 20 * time.Second
+)
+
+var (
+	errEnded = errors.New("the instance was told to end")    //nolint:gochecknoglobals // an error value
+	errQuit  = errors.New("a part of the instance has quit") //nolint:gochecknoglobals // an error value
+)
+
+// undo is what has to be taken down, newest last.
+type undo []func(context.Context) error
+
+func (u *undo) push(f func(context.Context) error) { *u = append(*u, f) }
+
+func (u *undo) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime+closeTime)
+	defer cancel()
+	var err error
+	for _, f := range slices.Backward(*u) {
+		err = errors.Join(err, f(ctx))
+	}
+	return err
+}
+
+// Run serves until ctx ends, then stops the sandboxes (unless Keep) and everything it started, and returns nil. Any
+// other return is why it couldn't start, go on or take down everything.
+func Run(ctx context.Context, cfg Config) (err error) {
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return err
+	}
+	in := &instance{cfg: cfg, reg: prometheus.NewRegistry(), failed: make(chan error, 1)}
+	defer func() { err = errors.Join(err, in.down.run(ctx)) }()
+
+	if in.dir, err = edge.OpenInstance(cfg.DataDir); err != nil {
+		return err
+	}
+	in.down.push(func(context.Context) error { return in.dir.Close() })
+	// What others may have comes first: a port that is taken must not cost a sandbox.
+	ln, err := listen(ctx, cfg.Listen)
+	if err != nil {
+		return err
+	}
+	in.down.push(func(context.Context) error { return closeListener(ln) })
+	in.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := in.startEdge(ctx); err != nil {
+		return err
+	}
+	file, err := in.startAPI(ctx, ln)
+	if err != nil {
+		return err
+	}
+	if err := announce(cfg, file); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-in.failed:
+		return err
+	}
+}
+
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("%s is taken by another program, maybe another DSec; listen elsewhere (--listen): %w", addr, err)
+	}
+	return ln, err
+}
+
+// closeListener closes a listener that a server may have closed before.
+func closeListener(ln net.Listener) error {
+	if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// instance is what has been started so far.
+type instance struct {
+	cfg    Config
+	dir    *edge.Instance
+	down   undo
+	reg    *prometheus.Registry
+	failed chan error // holds the first reason for which a part has quit by itself
+}
+
+// start runs a part of the instance. It doesn't end with ctx, since the parts are ended in order; one that quits by
+// itself ends the whole.
+func (in *instance) start(ctx context.Context, name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	done := make(chan error, 1) // its result
+	go func() {
+		err := run(ctx)
+		if ctx.Err() == nil {
+			select {
+			case in.failed <- fmt.Errorf("%w: %s", errQuit, name):
+			default: // one reason is enough
+			}
+		}
+		done <- err
+	}()
+	in.down.push(func(context.Context) error {
+		cancel(errEnded)
+		return <-done
+	})
+}
+
+// startEdge opens what the edge is made of, from the kernel up, and starts it.
+func (in *instance) startEdge(ctx context.Context) error {
+	ids, err := idrange.Open(ctx, idrange.Config{File: in.cfg.IDRanges, Instance: in.dir.ID, DataDir: in.dir.DataDir})
+	if err != nil {
+		return err
+	}
+	groups, err := cgroup.Open(in.dir.ID)
+	if err != nil {
+		return err
+	}
+	in.down.push(func(context.Context) error { return groups.Close() })
+	store := image.NewStore(in.cfg.Logger, filepath.Join(in.dir.DataDir, "images"), in.cfg.ImageStore)
+	backend, err := container.New(ctx, container.Config{
+		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
+		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice,
+	})
+	if err != nil {
+		return err
+	}
+	e, err := edge.New(ctx, edge.Config{
+		Instance: in.dir, Backend: backend, Logger: in.cfg.Logger, Metrics: in.reg,
+		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
+	})
+	if err != nil {
+		in.down.push(backend.Close)
+		return err
+	}
+	in.down.push(func(ctx context.Context) error { return in.closeEdge(ctx, e) })
+	in.start(ctx, "edge", e.Run)
+	if !in.cfg.Keep {
+		in.down.push(func(ctx context.Context) error { return in.stopSandboxes(ctx, e) })
+	}
+	return nil
+}
+
+func (in *instance) aetherNotice(sandbox string, n container.Notice) {
+	in.cfg.Logger.Warn("aether of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)))
+}
+
+func imageConfig(ctx context.Context, store *image.Store, name string) (edge.ImageConfig, error) {
+	im, err := store.Open(ctx, name)
+	if err != nil {
+		return edge.ImageConfig{}, err
+	}
+	c := im.Config()
+	return edge.ImageConfig{Env: c.Env, User: c.User, Workdir: c.WorkDir, Hostname: c.Hostname, Digest: c.Digest}, im.Close()
+}
+
+func (in *instance) stopSandboxes(ctx context.Context, e *edge.Edge) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, errors.New("the sandboxes took too long to stop"))
+	defer cancel()
+	return e.StopAll(ctx, func(done, total int) {
+		in.cfg.Logger.Info("sandbox stopped", slog.Int("done", done), slog.Int("of", total))
+	})
+}
+
+// closeEdge closes the edge; where no sandbox is left, keeper and shards end with it.
+func (in *instance) closeEdge(ctx context.Context, e *edge.Edge) error {
+	err := e.Close(ctx)
+	if err == nil && !in.cfg.Keep && filepath.Dir(in.dir.RunDir) != in.dir.DataDir {
+		err = os.RemoveAll(in.dir.RunDir) // away from the data folder: sockets, and a log of what is gone
+	}
+	return err
+}
+
+// startAPI starts the API server and says where it is.
+func (in *instance) startAPI(ctx context.Context, ln net.Listener) (ContextFile, error) {
+	file := ContextFile{Endpoint: endpoint(ln.Addr()), Path: filepath.Join(in.dir.DataDir, contextName)}
+	tokens := filepath.Join(in.dir.DataDir, tokensName)
+	var err error
+	if file.Token, err = apiserver.EnsureToken(tokens, oldToken(file.Path)); err != nil {
+		return file, err
+	}
+	srv, err := apiserver.New(apiserver.Config{
+		EdgeSocket: in.dir.Socket(edge.SocketName), TokenFile: tokens, Listen: ln.Addr().String(), Hosts: in.cfg.Hosts,
+		Registry: in.reg, Logger: in.cfg.Logger,
+	})
+	if err != nil {
+		return file, err
+	}
+	in.start(ctx, "API server", func(ctx context.Context) error { return apiserver.Serve(ctx, ln, srv) })
+	return file, nil
+}
+
+// announce tells clients and whoever started this process that it serves.
+func announce(cfg Config, file ContextFile) error {
+	if err := file.write(); err != nil {
+		return err
+	}
+	if cfg.OnReady != nil {
+		cfg.OnReady(file)
+	}
+	if cfg.Ready != nil {
+		if _, err := fmt.Fprintf(cfg.Ready, "ready %s\n", file.Endpoint); err != nil {
+			return fmt.Errorf("say ready: %w", err)
+		}
+	}
+	return nil
+}
