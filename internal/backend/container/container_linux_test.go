@@ -2,11 +2,13 @@ package container_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,6 +42,10 @@ var aether = sync.OnceValues(func() ([]byte, error) {
 type host struct {
 	instance, data, run string
 	pool                int
+	notify              func(string, container.Notice)
+
+	mu  sync.Mutex // guards log
+	log strings.Builder
 }
 
 func newHost(t testing.TB, instance string, pool int) *host {
@@ -79,15 +85,39 @@ func (h *host) open(t testing.TB) *container.Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
+	logger := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), h), nil))
 	b, err := container.New(t.Context(), container.Config{
 		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool,
-		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: program,
+		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: program, Notify: h.notify,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// Write keeps the backend's log.
+func (h *host) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.log.Write(b)
+}
+
+// logged tells if the backend has said something.
+func (h *host) logged(what string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Contains(h.log.String(), what)
+}
+
+// close closes a backend as the end of its process would.
+func (h *host) close(t testing.TB, b *container.Backend) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := b.Close(ctx); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
 }
 
 // left lists what is on disk for sandboxes. Removal goes on in the background for a moment.
