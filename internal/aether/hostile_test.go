@@ -332,7 +332,8 @@ func TestRefusedWhileOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.read()
-	go h.send(header{channel: Control, flags: flagReset, stream: 1}, appendError(nil, api.Errorf(api.CodeTooMany, "no")))
+	h.send(header{channel: Control, flags: flagReset, stream: 1}, appendError(nil, api.Errorf(api.CodeTooMany, "no")))
+	<-s.Done() // read on only now, so that most of the OPEN is still to be written
 	for {
 		hd, _ := h.read()
 		if hd.typ == ctlOpen && hd.flags&flagMore != 0 {
