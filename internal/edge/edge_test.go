@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
-	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -71,7 +70,7 @@ func TestLife(t *testing.T) {
 	}
 	tr = n.exec("p", sb.ID, argv("say"), nil)
 	wantCode(t, tr.err, api.CodeWrongState)
-	wantCode(t, n.call(t.Context(), "p", "sandbox.patch", sb.ID, `{"env":{}}`, nil), api.CodeWrongState)
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.patch", sb.ID, []byte(`{"env":{}}`)), nil), api.CodeWrongState)
 	if diff := cmp.Diff([]string{"created", "running", "stopping", "stopped"}, n.eventTypes(sb.ID)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -89,7 +88,7 @@ func TestForeignAndUnknownAreTheSame(t *testing.T) {
 		if method == "exec" {
 			body = x.AppendTo(nil)
 		}
-		err := n.call(t.Context(), project, method, id, body, nil)
+		err := n.call(t.Context(), as(project, method, id, body), nil)
 		return strings.ReplaceAll(wantCode(t, err, api.CodeNotFound).Error(), id, "ID")
 	}
 	for method := range n.edge.handlers() {
@@ -104,133 +103,17 @@ func TestForeignAndUnknownAreTheSame(t *testing.T) {
 		}
 	}
 	for _, method := range []string{"add", "remove", "boxes", "keeper", "stats", "nonsense"} {
-		wantCode(t, n.call(t.Context(), "p", method, sb.ID, nil, nil), api.CodeNotImplemented)
+		wantCode(t, n.call(t.Context(), as("p", method, sb.ID, nil), nil), api.CodeNotImplemented)
 	}
 	var page api.SandboxList
-	if err := n.call(t.Context(), "q", "sandbox.list", "", nil, &page); err != nil || len(page.Items) != 0 {
+	if err := n.call(t.Context(), as("q", "sandbox.list", "", nil), &page); err != nil || len(page.Items) != 0 {
 		t.Errorf("another project lists %+v, %v", page, err)
 	}
-	if err := n.call(t.Context(), "q", "sandbox.list", "", `{"project":"p"}`, &page); err != nil || len(page.Items) != 0 {
+	if err := n.call(t.Context(), as("q", "sandbox.list", "", []byte(`{"project":"p"}`)), &page); err != nil || len(page.Items) != 0 {
 		t.Errorf("another project lists %+v, %v", page, err)
 	}
-	wantCode(t, n.call(t.Context(), "", "sandbox.create", "", plain, nil), api.CodeUnauthenticated)
-	wantCode(t, n.call(t.Context(), "", "node.get", "", nil, nil), api.CodeUnauthenticated)
-}
-
-func TestExecCarriesBytes(t *testing.T) {
-	n := startNode(t, nil)
-	sb := n.create(plain)
-	in := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n'}, 1<<19)
-	x := argv("cat")
-	x.Stdin = true
-	tr := n.exec("p", sb.ID, x, in)
-	if tr.err != nil || tr.exited == nil || !bytes.Equal(tr.stdout, in) {
-		t.Errorf("%d of %d bytes came back, %v, %+v", len(tr.stdout), len(in), tr.err, tr.exited)
-	}
-}
-
-func TestExecFaults(t *testing.T) {
-	n := startNode(t, nil)
-	sb := n.create(plain)
-	t.Run("typed", func(t *testing.T) {
-		e := wantCode(t, n.exec("p", sb.ID, argv("missing"), nil).err, api.CodeCommandNotFound)
-		if e.ExitCode == nil || *e.ExitCode != 127 {
-			t.Errorf("exit code %v", e.ExitCode)
-		}
-	})
-	t.Run("repeated-once-when-nothing-was-sent", func(t *testing.T) {
-		n.fake.setFault("open-once", errors.New("refused"))
-		if tr := n.exec("p", sb.ID, argv("say", "hi"), nil); string(tr.stdout) != "hi" {
-			t.Errorf("%+v", tr)
-		}
-	})
-	t.Run("not-started", func(t *testing.T) {
-		n.fake.setFault("open", errors.New("refused"))
-		defer n.fake.setFault("open", nil)
-		e := wantCode(t, n.exec("p", sb.ID, argv("say", "hi"), nil).err, api.CodeNotStarted)
-		if e.RetryMS == 0 {
-			t.Error("no retry_after_ms")
-		}
-	})
-	t.Run("refused", func(t *testing.T) {
-		both := argv("say")
-		both.Shell = []byte("true")
-		huge := argv("say")
-		huge.MaxOutput = api.MaxMaxOutput + 1
-		noEquals := argv("say")
-		noEquals.Env = [][]byte{[]byte("A")}
-		for field, x := range map[string]aether.ExecStart{"argv": both, "max_output_bytes": huge, "env": noEquals} {
-			if e := wantCode(t, n.exec("p", sb.ID, x, nil).err, api.CodeInvalid); e.Field != field {
-				t.Errorf("field %q, want %q", e.Field, field)
-			}
-		}
-		wantCode(t, n.call(t.Context(), "p", "exec", sb.ID, "\xff\xff", nil), api.CodeInvalid)
-	})
-	if tr := n.exec("p", sb.ID, argv("say", "still"), nil); string(tr.stdout) != "still" {
-		t.Errorf("afterwards: %+v", tr)
-	}
-}
-
-func TestAetherIsLostWhileACommandRuns(t *testing.T) {
-	n := startNode(t, nil)
-	sb := n.create(plain)
-	t.Run("lost-before-started", func(t *testing.T) {
-		tr := n.exec("p", sb.ID, argv("lost-before"), nil)
-		if tr.err != nil || tr.exited == nil || tr.exited.InfraError == "" || tr.exited.HasCode || tr.started.ID != "" {
-			t.Errorf("%+v", tr)
-		}
-	})
-	t.Run("lost-after-started", func(t *testing.T) {
-		x := argv("lost-after")
-		x.Stdin = true
-		tr := n.exec("p", sb.ID, x, []byte("go"))
-		if tr.err != nil || tr.exited == nil || tr.exited.InfraError == "" || tr.exited.HasCode || tr.started.ID == "" {
-			t.Errorf("%+v", tr)
-		}
-	})
-	t.Run("followed-into-the-next-aether", func(t *testing.T) {
-		for _, keep := range []bool{false, true} {
-			x := argv("long")
-			x.Keep = keep
-			n.fake.told = nil
-			tr := n.exec("p", sb.ID, x, nil)
-			if tr.err != nil || tr.exited == nil || tr.exited.InfraError != "" || !bytes.Equal(tr.stdout, longOutput()) {
-				t.Errorf("keep %v: %d bytes, %v, %+v", keep, len(tr.stdout), tr.err, tr.exited)
-			}
-			until(t, "what isn't kept is forgotten", func() bool {
-				n.fake.mu.Lock()
-				defer n.fake.mu.Unlock()
-				return keep && len(n.fake.told) == 0 || slices.Equal(n.fake.told, []string{"forget"})
-			})
-		}
-	})
-	t.Run("cancelled-in-the-next-aether", func(t *testing.T) {
-		n.fake.told = nil
-		x := argv("long-hang")
-		s, err := n.client.Open(t.Context(), aether.Open{Method: "exec", Sandbox: sb.ID, Project: "p", Body: x.AppendTo(nil), Closed: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for got := 0; got < len(longOutput()); {
-			f, err := s.Recv(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if f.Channel == aether.Stdout {
-				got += len(f.Data)
-			}
-			f.Release()
-		}
-		s.Reset(nil)
-		until(t, "it is killed", func() bool {
-			n.fake.mu.Lock()
-			defer n.fake.mu.Unlock()
-			return slices.Contains(n.fake.told, "signal")
-		})
-	})
-	if tr := n.exec("p", sb.ID, argv("say", "still"), nil); string(tr.stdout) != "still" {
-		t.Errorf("afterwards: %+v", tr)
-	}
+	wantCode(t, n.call(t.Context(), as("", "sandbox.create", "", encode(n.t, plain)), nil), api.CodeUnauthenticated)
+	wantCode(t, n.call(t.Context(), as("", "node.get", "", nil), nil), api.CodeUnauthenticated)
 }
 
 func TestCreateFailsWhole(t *testing.T) {
@@ -245,7 +128,7 @@ func TestCreateFailsWhole(t *testing.T) {
 		}
 	}
 	create := func(ctx context.Context, spec string) error {
-		return n.call(ctx, "p", "sandbox.create", "", spec, nil)
+		return n.call(ctx, as("p", "sandbox.create", "", encode(n.t, spec)), nil)
 	}
 	t.Run("image", func(t *testing.T) {
 		wantCode(t, create(t.Context(), `{"image":"nope"}`), api.CodeNoSuchImage)
@@ -298,7 +181,7 @@ func TestShortStateIsWaitedFor(t *testing.T) {
 	if page.Items[0].State != api.StateCreating {
 		t.Errorf("state %s", page.Items[0].State)
 	}
-	for _, err := range []error{n.exec("p", id, argv("say"), nil).err, n.call(t.Context(), "p", "sandbox.stop", id, nil, nil)} {
+	for _, err := range []error{n.exec("p", id, argv("say"), nil).err, n.call(t.Context(), as("p", "sandbox.stop", id, nil), nil)} {
 		if e := wantCode(t, err, api.CodeWrongState); e.RetryMS == 0 {
 			t.Errorf("no retry_after_ms: %+v", e)
 		}
@@ -324,7 +207,7 @@ func TestConcurrentStopsAllAnswer(t *testing.T) {
 	for range 20 {
 		wg.Go(func() {
 			var v api.Sandbox
-			if err := n.call(t.Context(), "p", "sandbox.stop", sb.ID, nil, &v); err != nil || v.State != api.StateStopped {
+			if err := n.call(t.Context(), as("p", "sandbox.stop", sb.ID, nil), &v); err != nil || v.State != api.StateStopped {
 				t.Errorf("stop: %+v, %v", v, err)
 			}
 			mu.Lock()
@@ -410,52 +293,9 @@ func TestEndedRecordsExpire(t *testing.T) {
 	n.edge.sweepOnce(time.Now().Add(59 * time.Minute))
 	n.get(sb.ID)
 	n.edge.sweepOnce(time.Now().Add(61 * time.Minute))
-	wantCode(t, n.call(t.Context(), "p", "sandbox.get", sb.ID, nil, nil), api.CodeNotFound)
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.get", sb.ID, nil), nil), api.CodeNotFound)
 	if files, _ := filepath.Glob(filepath.Join(n.inst.DataDir, "sandboxes", "*")); len(files) != 0 {
 		t.Errorf("files left: %v", files)
-	}
-}
-
-func TestStartProcessAndLogs(t *testing.T) {
-	n := startNode(t, nil)
-	sb := n.create(`{"image":"busybox","command":["say","hello","log"]}`)
-	read := func(body string) transcript {
-		s, err := n.client.Open(t.Context(), aether.Open{Method: "sandbox.logs", Sandbox: sb.ID, Project: "p", Body: []byte(body), Closed: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n.read(s)
-	}
-	for body, want := range map[string]string{`{}`: "hello log", `{"follow":true}`: "hello log", `{"follow":true,"since_offset":6}`: "log"} {
-		until(t, "the log of "+body, func() bool { return string(read(body).stdout) == want })
-	}
-	until(t, "its end has an event", func() bool { return slices.Contains(n.eventTypes(sb.ID), "exec_ended") })
-
-	hanging := n.create(`{"image":"busybox","command":["hang"]}`)
-	sb = hanging
-	until(t, "what there is of a running one", func() bool { return string(read(`{}`).stdout) == "hanging\n" })
-
-	bare := n.create(plain)
-	sb = bare
-	wantCode(t, read(`{}`).err, api.CodeNoSuchProcess)
-}
-
-func TestKeptProcessesHaveEvents(t *testing.T) {
-	n := startNode(t, nil)
-	sb := n.create(plain)
-	x := argv("say", "x")
-	x.Keep, x.Tag = true, "build"
-	tr := n.exec("p", sb.ID, x, nil)
-	until(t, "the end has an event", func() bool {
-		return slices.Equal(n.eventTypes(sb.ID), []string{"created", "running", "exec_started", "exec_ended"})
-	})
-	events := n.events(sb.ID, 2, false)
-	if events[0].Data["process"] != tr.started.ID || events[0].Data["tag"] != "build" || events[1].Data["process"] != tr.started.ID {
-		t.Errorf("%+v", events)
-	}
-	n.exec("p", sb.ID, argv("say", "quick"), nil)
-	if types := n.eventTypes(sb.ID); len(types) != 4 {
-		t.Errorf("a quick exec made events: %v", types)
 	}
 }
 

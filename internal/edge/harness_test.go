@@ -145,15 +145,19 @@ func encode(t testing.TB, v any) []byte {
 	return raw
 }
 
+// as is a call of a project.
+func as(project, method, id string, body []byte) aether.Open {
+	return aether.Open{Project: project, Method: method, Sandbox: id, Body: body}
+}
+
 // call makes a unary call.
-//
-//nolint:revive // its callers read like a request
-func (n *node) call(ctx context.Context, project, method, id string, body, into any) error {
+func (n *node) call(ctx context.Context, o aether.Open, into any) error {
 	n.t.Helper()
-	raw, err := aether.Unary(ctx, n.client, aether.Open{Method: method, Sandbox: id, Project: project, RequestID: "r1", Body: encode(n.t, body)})
+	o.RequestID = "r1"
+	raw, err := aether.Unary(ctx, n.client, o)
 	if err == nil && into != nil {
 		if err := json.Unmarshal(raw, into); err != nil {
-			n.t.Fatalf("%s: %v in %s", method, err, raw)
+			n.t.Fatalf("%s: %v in %s", o.Method, err, raw)
 		}
 	}
 	return err
@@ -161,7 +165,7 @@ func (n *node) call(ctx context.Context, project, method, id string, body, into 
 
 func (n *node) must(method, id string, body, into any) {
 	n.t.Helper()
-	if err := n.call(n.t.Context(), "p", method, id, body, into); err != nil {
+	if err := n.call(n.t.Context(), as("p", method, id, encode(n.t, body)), into); err != nil {
 		n.t.Fatalf("%s %s: %v", method, id, err)
 	}
 }

@@ -106,7 +106,7 @@ func (m *model) pick(t *rapid.T) string {
 }
 
 func (m *model) call(method, id string, body, into any) error {
-	return m.n.call(context.Background(), "p", method, id, body, into)
+	return m.n.call(context.Background(), as("p", method, id, encode(m.n.t, body)), into)
 }
 
 func (m *model) create(t *rapid.T) {
@@ -267,11 +267,11 @@ func TestAdmissionIsExact(t *testing.T) {
 	for range 64 {
 		wg.Go(func() {
 			var sb api.Sandbox
-			err := n.call(context.Background(), "p", "sandbox.create", "", `{"image":"busybox","resources":{"memory_mb":100}}`, &sb)
+			err := n.call(context.Background(), as("p", "sandbox.create", "", []byte(`{"image":"busybox","resources":{"memory_mb":100}}`)), &sb)
 			switch {
 			case err == nil:
 				admitted.Add(1)
-				perr := n.call(context.Background(), "p", "sandbox.patch", sb.ID, `{"resources":{"memory_mb":150}}`, nil)
+				perr := n.call(context.Background(), as("p", "sandbox.patch", sb.ID, []byte(`{"resources":{"memory_mb":150}}`)), nil)
 				if perr != nil && !api.IsCode(perr, api.CodeNoCapacity) {
 					t.Error(perr)
 				}
@@ -322,7 +322,9 @@ func TestPatch(t *testing.T) {
 			t.Errorf("%s changed something; in use %+v:\n%s", why, n.edge.ledger.inUse(), diff)
 		}
 	}
-	patch := func(body string) error { return n.call(t.Context(), "p", "sandbox.patch", sb.ID, body, nil) }
+	patch := func(body string) error {
+		return n.call(t.Context(), as("p", "sandbox.patch", sb.ID, encode(n.t, body)), nil)
+	}
 	wantCode(t, patch(`{"resources":{"memory_mb":1001}}`), api.CodeImpossible)
 	other := n.create(`{"image":"busybox","resources":{"memory_mb":300}}`)
 	wantCode(t, patch(`{"env":{"C":"3"},"resources":{"memory_mb":800}}`), api.CodeNoCapacity)
@@ -402,7 +404,7 @@ func TestListPagesAreStable(t *testing.T) {
 	for body, field := range map[string]string{
 		`{"limit":0}`: "limit", `{"limit":1001}`: "limit", `{"limit":-1}`: "limit", `{"cursor":"x"}`: "cursor", `{"cursor":"MS4yLjM"}`: "cursor", `{"state":"asleep"}`: "state",
 	} {
-		if e := wantCode(t, n.call(t.Context(), "p", "sandbox.list", "", body, nil), api.CodeInvalid); e.Field != field {
+		if e := wantCode(t, n.call(t.Context(), as("p", "sandbox.list", "", encode(n.t, body)), nil), api.CodeInvalid); e.Field != field {
 			t.Errorf("%s: field %q", body, e.Field)
 		}
 	}
@@ -453,7 +455,7 @@ func TestEvents(t *testing.T) {
 	if last := events[len(events)-1]; last.Type != "adopted" || last.Seq != 2*keptEvents+500+3 || len(events) > keptEvents+1 {
 		t.Errorf("%d events, last %+v", len(events), last)
 	}
-	if e := wantCode(t, n.call(t.Context(), "p", "sandbox.events", long.ID, `{"since":-1}`, nil), api.CodeInvalid); e.Field != "since" {
+	if e := wantCode(t, n.call(t.Context(), as("p", "sandbox.events", long.ID, []byte(`{"since":-1}`)), nil), api.CodeInvalid); e.Field != "since" {
 		t.Errorf("%+v", e)
 	}
 }

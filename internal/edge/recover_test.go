@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/dsec-io/dsec/api"
 )
 
@@ -20,7 +22,14 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("EDGE_CRASH_DIR"); dir != "" {
 		os.Exit(crashChild(dir, os.Getenv("EDGE_CRASH_AT")))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Println("left running:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // crashFiles kills its process at the nth file operation: before it, after half of it where it writes, or after it.
@@ -278,7 +287,7 @@ func TestOddRecords(t *testing.T) {
 		t.Errorf("stopping: %+v", v)
 	}
 	for name, id := range map[string]string{"foreign": foreign.ID, "later": later.ID, "torn": torn.ID, "creating": creating.ID} {
-		err := n.call(t.Context(), "p", "sandbox.get", id, nil, nil)
+		err := n.call(t.Context(), as("p", "sandbox.get", id, nil), nil)
 		if !api.IsCode(err, api.CodeNotFound) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -311,11 +320,11 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	n := startNode(t, func(c *Config) { c.files = files })
 	sb := n.create(plain)
 	files.fail = syscall.ENOSPC
-	wantCode(t, n.call(t.Context(), "p", "sandbox.create", "", plain, nil), api.CodeDiskFull)
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.create", "", encode(n.t, plain)), nil), api.CodeDiskFull)
 	if len(n.fake.living()) != 1 {
 		t.Errorf("living: %v", n.fake.living())
 	}
-	wantCode(t, n.call(t.Context(), "p", "sandbox.patch", sb.ID, `{"env":{"A":"1"}}`, nil), api.CodeDiskFull)
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.patch", sb.ID, []byte(`{"env":{"A":"1"}}`)), nil), api.CodeDiskFull)
 	if v := n.get(sb.ID); len(v.Spec.Env) != 0 {
 		t.Errorf("env %v", v.Spec.Env)
 	}

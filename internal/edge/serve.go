@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -19,6 +20,9 @@ import (
 
 // handler serves one stream. Its error is told to the client; without one it has ended the stream itself.
 type handler func(ctx context.Context, s *aether.Stream, o aether.Open) error
+
+// acceptPause keeps a socket that can't accept from turning in circles.
+const acceptPause = 50 * time.Millisecond
 
 // errGone is the cause of a context whose client has left.
 var errGone = errors.New("the client has gone")
@@ -46,8 +50,13 @@ func (e *Edge) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			ln.Close()
-			return fmt.Errorf("accept on edge socket: %w", err)
+			// Too few descriptors, most likely. They come back as streams end.
+			e.log.Warn("connection not accepted", slog.Any("err", err))
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		conns.Go(func() { e.serveConn(ctx, c, handlers) })
 	}
