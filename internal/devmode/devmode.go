@@ -48,6 +48,8 @@ type Config struct {
 	Logger     *slog.Logger // nil: nowhere
 	// OnReady is called once, after context.json was written and before the ready line. Nil: not.
 	OnReady func(ContextFile)
+
+	aether []byte // the program dsec-aether; nil: the embedded one
 }
 
 // ContextFile is DATA/context.json: how a client reaches this instance.
