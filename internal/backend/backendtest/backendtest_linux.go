@@ -8,11 +8,11 @@ package backendtest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -164,7 +164,7 @@ func (r *run) want(box edge.Box, script, want string) {
 func Exec(ctx context.Context, box edge.Box, argv ...string) (string, aether.Exited, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	m := aether.ExecStart{ID: fmt.Sprintf("e%x", rand.Uint64()), MaxOutput: 1 << 20}
+	m := aether.ExecStart{ID: "e" + strings.ToLower(rand.Text()), MaxOutput: 1 << 20}
 	for _, a := range argv {
 		m.Argv = append(m.Argv, []byte(a))
 	}

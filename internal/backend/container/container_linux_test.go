@@ -46,6 +46,8 @@ type host struct {
 
 	mu  sync.Mutex // guards log
 	log strings.Builder
+
+	images string // "": the machine's store
 }
 
 func newHost(t testing.TB, instance string, pool int) *host {
@@ -70,6 +72,9 @@ func newHost(t testing.TB, instance string, pool int) *host {
 
 func (h *host) open(t testing.TB) *container.Backend {
 	t.Helper()
+	if h.images == "" {
+		h.images = filepath.Dir(need.Image(t, "busybox"))
+	}
 	program, err := aether()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +93,7 @@ func (h *host) open(t testing.TB) *container.Backend {
 	logger := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), h), nil))
 	b, err := container.New(t.Context(), container.Config{
 		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool,
-		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: program, Notify: h.notify,
+		Images: image.NewStore(logger, h.images), Aether: program, Notify: h.notify,
 	})
 	if err != nil {
 		t.Fatal(err)

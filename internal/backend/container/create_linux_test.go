@@ -123,9 +123,10 @@ func make1(t *testing.T, instance string, p plan) made {
 }
 
 func TestInitAndItsRoot(t *testing.T) {
-	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t1", plan{hostname: "box-1", workdir: "/srv/a b/c", uid: 1000, gid: 1001, cpus: 1})
+	const name = "box-1"
+	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t1", plan{hostname: name, workdir: "/srv/a b/c", uid: 1000, gid: 1001, cpus: 1})
 	for script, want := range map[string]string{
-		"echo $(id -u) $(hostname); cat /etc/hostname": "0 box-1\nbox-1\n",
+		"echo $(id -u) $(hostname); cat /etc/hostname": "0 " + name + "\n" + name + "\n",
 		"grep -c box-1 /etc/hosts":                     "1\n",
 		"for d in null zero full random urandom tty; do [ -c /dev/$d ] || echo no $d; done; echo x >/dev/null": "",
 		"head -c 3 /dev/zero | wc -c":                                  "3\n",
