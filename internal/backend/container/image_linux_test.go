@@ -14,7 +14,7 @@ import (
 	"github.com/dsec-io/dsec/internal/leakcheck"
 )
 
-// oneBinary is an image with nothing but a static program, and what more gives.
+// buildImage makes an image with nothing but a static program, and what more gives.
 func (h *host) buildImage(t *testing.T, name string, more imagetest.Tree) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
@@ -87,7 +87,7 @@ func TestHostileImage(t *testing.T) {
 	for _, c := range []struct{ script, want string }{
 		{"readlink /etc", "/proc/self/root/tmp\n"},
 		{"cat /disk 2>&1 | head -c 100", "cat: can't open '/disk': Permission denied\n"},
-		{"echo x >/nothing || echo refused", "refused\n"},
+		{"(echo x >/nothing) 2>/dev/null || echo refused", "refused\n"},
 		{"[ -d /tmp/dir ] && echo through the link", "through the link\n"},
 		{"stat -c %u:%g /root/owned-by-30", "30:40\n"},
 	} {
@@ -151,7 +151,6 @@ func TestDescriptorsPerSandbox(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := count(); got >= before {
-		t.Errorf("%d descriptors after all have been stopped, %d with one", got, before)
-	}
+	// Files are being removed in the background for a moment.
+	until(t, "all descriptors closed", func() bool { return count() < before })
 }
