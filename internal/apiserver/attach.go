@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"encoding/base64"
 	"math"
 	"net/http"
 	"time"
@@ -37,6 +38,10 @@ func (s *Server) attach(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	live := hasToken(r.Header.Values("Upgrade"), "websocket")
+	if err := wantHandshake(r); live && err != nil {
+		return err
+	}
 	m := aether.Attach{ID: pid}
 	if m.StdoutOffset, err = q.number("stdout_offset", 0, 0, math.MaxInt64); err != nil {
 		return err
@@ -54,10 +59,24 @@ func (s *Server) attach(c *call, r *http.Request) error {
 		return repeatable(err)
 	}
 	t := translator{stdout: m.StdoutOffset, stderr: m.StderrOffset}
-	if hasToken(r.Header.Values("Upgrade"), "websocket") {
-		return s.serveWebSocket(c, r, &session{c: c, id: id, pid: pid, st: st, t: t}, f)
+	if live {
+		return s.serveWebSocket(c, r, &session{c: c, id: id, pid: pid, st: st, t: t}, f) //nolint:contextcheck // see there
 	}
 	return c.streamLines(r.Context(), st, f, t)
+}
+
+// wantHandshake checks what the WebSocket library would answer in words of its own.
+func wantHandshake(r *http.Request) error {
+	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
+	switch {
+	case !hasToken(r.Header.Values("Connection"), "upgrade"):
+		return api.FieldError(api.CodeInvalid, "Connection", "send Connection: Upgrade", "it doesn't name the upgrade")
+	case r.Header.Get("Sec-WebSocket-Version") != "13":
+		return api.FieldError(api.CodeInvalid, "Sec-WebSocket-Version", "send 13", "%q isn't supported", clip(r.Header.Get("Sec-WebSocket-Version")))
+	case err != nil || len(key) != 16 || len(r.Header.Values("Sec-WebSocket-Key")) != 1:
+		return api.FieldError(api.CodeInvalid, "Sec-WebSocket-Key", "send 16 bytes as base64", "it isn't a key")
+	}
+	return nil
 }
 
 // session is one WebSocket client of one process. The handler's goroutine sends, another receives.
@@ -80,7 +99,7 @@ func (s *Server) serveWebSocket(c *call, r *http.Request, v *session, f aether.F
 	defer s.background.Done()
 	v.ws = ws
 	ws.SetReadLimit(maxInputMessage)
-	// The request's context ends with the hijacking on some paths, so the session lives with the server and its peer.
+	// The HTTP server gives up a connection that is taken from it, so the session lives as long as its peer and this server.
 	ctx, cancel := context.WithCancelCause(s.lifetime())
 	received := make(chan struct{})
 	go func() {

@@ -51,7 +51,7 @@ type handler func(c *call, r *http.Request) error
 // handle registers a handler under a pattern and its metrics.
 func (s *Server) handle(pattern string, h handler) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		c := w.(*call) //nolint:errcheck,forcetypeassert // ServeHTTP passes nothing else
+		c := w.(*call) // ServeHTTP passes nothing else
 		c.route = pattern
 		if err := h(c, r); err != nil {
 			c.fail(r, err)
@@ -157,11 +157,11 @@ func (c *call) fail(r *http.Request, err error) {
 
 // problem sends a problem document.
 func (c *call) problem(e *api.Error) {
-	doc := *e
-	doc.Complete()
+	own := *e
+	doc := own.Complete()
 	doc.RequestID = c.id
 	c.code = string(doc.Code)
-	body, err := json.Marshal(&doc)
+	body, err := json.Marshal(doc)
 	if err != nil {
 		body = []byte(`{"code":"internal","detail":"the error can't be told"}`)
 	}

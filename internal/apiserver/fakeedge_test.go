@@ -37,6 +37,8 @@ type fakeEdge struct {
 	cancelled int           // execs that were reset
 	input     []byte        // what attachments wrote
 	closed    bool          // the input was ended
+	attached  int           // readers that are there
+	stay      bool          // attachments don't end by themselves
 	unread    chan struct{} // non-nil: attachments don't read until it is closed
 }
 
@@ -156,6 +158,10 @@ func (e *fakeEdge) exec(ctx context.Context, s *aether.Stream, o *aether.Open) e
 	switch string(m.Argv[0]) {
 	case "nope":
 		return api.Errorf(api.CodeCommandNotFound, "nope: not found")
+	case "fail":
+		e := api.Errorf(api.Code(m.Argv[1]), "as asked")
+		e.RetryMS = 1500
+		return e
 	case "vanish":
 		return e.vanish(s)
 	}
@@ -204,6 +210,10 @@ func (e *fakeEdge) run(ctx context.Context, s *aether.Stream, m *aether.ExecStar
 		e.mu.Unlock()
 		return nil, err
 	case "lost":
+		// More than the credit, so that the client has the start before the reset that would overtake it.
+		if err := s.Write(ctx, aether.Stdout, make([]byte, 600<<10)); err != nil {
+			return nil, err
+		}
 		return nil, api.Errorf(api.CodeSandboxDied, "the sandbox died")
 	case "kill":
 		return &aether.Exited{Signal: 9, OOMKilled: true, InfraError: "bad \xff byte"}, nil
@@ -234,6 +244,14 @@ func (e *fakeEdge) attach(ctx context.Context, s *aether.Stream, o *aether.Open)
 			return err
 		}
 		m.StdoutOffset = 2
+	}
+	e.mu.Lock()
+	e.attached++
+	stay := e.stay
+	e.mu.Unlock()
+	if stay {
+		_, err := s.Recv(ctx)
+		return err
 	}
 	out := "0123456789"[min(m.StdoutOffset, 10):]
 	x := aether.Exited{HasCode: true, StdoutTotal: 10}

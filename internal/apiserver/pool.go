@@ -20,7 +20,7 @@ const (
 )
 
 // errServerClosed is why nothing reaches the edge any more.
-var errServerClosed = errors.New("the API server is shutting down") //nolint:gochecknoglobals // an error value
+var errServerClosed = errors.New("the API server is shutting down")
 
 // pool holds a few connections to the edge's socket and deals streams out to them in turn. A connection is made when it
 // is first needed, and made again when it has ended.

@@ -52,9 +52,9 @@ func (s *Server) startProcess(c *call, r *http.Request) error {
 	}
 	var in *feeding
 	if data := input(&req.ExecRequest); m.Stdin && (len(data) > 0 || !req.StdinOpen) {
-		in = s.feedProcess(st, data, !req.StdinOpen)
+		in = s.feedProcess(st, data, !req.StdinOpen) //nolint:contextcheck // it outlives the request
 	}
-	defer s.letGo(st, in)
+	defer s.letGo(st, in) //nolint:contextcheck // it outlives the request
 	if live || accepts(r, mediaNDJSON) {
 		return c.streamLines(ctx, st, f, translator{})
 	}

@@ -38,7 +38,7 @@ func Serve(ctx context.Context, ln net.Listener, s *Server) error {
 		limited, done := context.WithTimeout(base, graceTime)
 		_ = srv.Shutdown(limited) // what is left is cancelled next
 		done()
-		<-served
+		err = <-served
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
 	cancel(errServerClosed)

@@ -38,8 +38,9 @@ func (t *translator) appendFrame(b []byte, f *aether.Frame) ([]byte, error) {
 			return b, err
 		}
 		return appendEvent(b, &ev)
+	default: // a flow that isn't for clients
+		return b, nil
 	}
-	return b, nil
 }
 
 func appendData(b []byte, kind string, offset *int64, data []byte) []byte {
@@ -95,10 +96,10 @@ func (t *translator) gap(m *aether.Gap) api.StreamEvent {
 
 // errorEvent is how a stream ends that can't go on.
 func (c *call) errorEvent(b []byte, err error) []byte {
-	e := *asProblem(err)
-	e.Complete()
+	own := *asProblem(err)
+	e := own.Complete()
 	e.RequestID = c.id
-	b, _ = appendEvent(b, &api.StreamEvent{Type: "error", Error: &e}) // a struct of plain fields always encodes
+	b, _ = appendEvent(b, &api.StreamEvent{Type: "error", Error: e}) // a struct of plain fields always encodes
 	return b
 }
 

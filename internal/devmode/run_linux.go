@@ -9,11 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/internal/apiserver"
 	"github.com/dsec-io/dsec/internal/backend/container"
@@ -30,8 +30,8 @@ const (
 )
 
 var (
-	errEnded = errors.New("the instance was told to end")    //nolint:gochecknoglobals // an error value
-	errQuit  = errors.New("a part of the instance has quit") //nolint:gochecknoglobals // an error value
+	errEnded = errors.New("the instance was told to end")
+	errQuit  = errors.New("a part of the instance has quit")
 )
 
 // undo is what has to be taken down, newest last.
@@ -91,7 +91,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
-	if errors.Is(err, unix.EADDRINUSE) {
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%s is taken by another program, maybe another DSec; listen elsewhere (--listen): %w", addr, err)
 	}
 	return ln, err
