@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,10 +90,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%s is taken by another program, maybe another DSec; listen elsewhere (--listen): %w", addr, err)
+	if err != nil {
+		return nil, fmt.Errorf("%w; if another program has the address, maybe another DSec, choose one with --listen", err)
 	}
-	return ln, err
+	return ln, nil
 }
 
 // closeListener closes a listener that a server may have closed before.

@@ -16,11 +16,15 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"github.com/dsec-io/dsec/internal/need"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // aether builds dsec-aether once: the tests are of this tree's, whatever `make build` embedded last.
 var aether = sync.OnceValues(func() ([]byte, error) {
@@ -147,7 +151,8 @@ func (d *dev) call(method, path, body string, out any) int {
 		d.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+d.file.Token)
-	resp, err := http.DefaultClient.Do(req)
+	client := http.Client{Timeout: 30 * time.Second}
+	resp, err := client.Do(req)
 	if err != nil {
 		d.t.Fatal(err)
 	}
