@@ -134,11 +134,24 @@ func (b *Buffers) KeepFinal(row int) {
 	}
 }
 
-// ZeroStep clears rewards and flags of all rows.
-func (b *Buffers) ZeroStep() {
+// BeginStep makes rewards and flags 0 and masks 1, in all rows.
+func (b *Buffers) BeginStep() {
 	clear(b.Rewards)
 	clear(b.Terminals)
 	clear(b.Truncations)
+	for i := range b.Masks {
+		b.Masks[i] = 1
+	}
+}
+
+// Over says whether every row is done or masked: with one environment's rows, that its episode is over.
+func (b *Buffers) Over() bool {
+	for i, mask := range b.Masks {
+		if mask != 0 && b.Terminals[i]|b.Truncations[i] == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // SampleActions writes random actions of the space into every row, open ones where there are masks.

@@ -50,7 +50,9 @@ type Batch interface {
 	// writes observations and masks, and zeroes rewards and flags.
 	Reset(ctx context.Context, seeds []uint64) error
 	// Step takes the actions and writes all else. Where a row is done (Terminals or Truncations is 1), Final has the
-	// last observation of its episode, and Obs the first of the next.
+	// last observation of its episode, and Obs the first of the next. Masks is about the step just made: 0 where it
+	// was none of the row's agent. A row of Masks 0 that isn't done after one that isn't done either is an episode
+	// that broke off there; nothing may be learned across it.
 	Step(ctx context.Context) error
 	Close() error
 }
@@ -59,12 +61,11 @@ type Batch interface {
 type Env interface {
 	Spec() Spec
 	// Reset starts an episode. The same seed gives the same episode for the same actions, whatever came before. It
-	// writes Obs, and ActionMasks where the Spec has them; the caller has zeroed the rest, and set Masks to 1.
+	// writes all of Obs, and of ActionMasks where the Spec has them, and nothing else.
 	Reset(ctx context.Context, seed uint64, b *Buffers) error
-	// Step takes the actions and writes Obs, Rewards, and the flags that are 1; the caller has zeroed rewards and
-	// flags. An agent whose row was done before the episode's end has Masks 0 from the next step on. The episode is
-	// over when each row is done or has Masks 0; then Obs is the final observation, and another Step returns
-	// ErrEpisodeOver.
+	// Step takes the actions and writes Obs, Rewards, and the flags that are 1; the caller has called
+	// Buffers.BeginStep. A row whose agent took no part any more gets Masks 0. The episode is over when each row is
+	// done or has Masks 0; then Obs is the final observation, and another Step returns ErrEpisodeOver.
 	Step(ctx context.Context, b *Buffers) error
 	Close() error
 }
