@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dsec-io/dsec/internal/aetherbin"
@@ -88,6 +89,7 @@ type Backend struct {
 	cancel context.CancelCauseFunc
 	tasks  *sync.WaitGroup
 	wake   chan struct{} // one pending hint to the filler is enough
+	roots  atomic.Uint64 // made ahead so far
 	trash  chan string   // folders to remove; full: the next start removes them
 
 	// mu guards what follows.
@@ -198,9 +200,6 @@ func (b *Backend) raiseLimits() {
 
 // Warm ends what an earlier process left and no adopted sandbox needs, and starts to make things ahead.
 func (b *Backend) Warm() {
-	b.mu.Lock()
-	b.warm = true
-	b.mu.Unlock()
 	// Waited for: a new shard may get the name of one that is left.
 	done := make(chan struct{})
 	b.goTask(func(ctx context.Context) {
@@ -213,6 +212,9 @@ func (b *Backend) Warm() {
 	})
 	<-done
 	b.discardLeftUppers()
+	b.mu.Lock()
+	b.warm = true
+	b.mu.Unlock()
 	b.hint()
 }
 
@@ -252,24 +254,30 @@ func (b *Backend) discard(dir string) {
 }
 
 func (b *Backend) emptyTrash(ctx context.Context) {
-	remove := func(dir string) {
-		if err := os.RemoveAll(dir); err != nil {
-			b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
-		}
-	}
 	for {
 		select {
 		case dir := <-b.trash:
-			remove(dir)
+			b.removeTree(dir)
 		case <-ctx.Done():
-			for {
-				select {
-				case dir := <-b.trash:
-					remove(dir)
-				default:
-					return
-				}
-			}
+			return
+		}
+	}
+}
+
+func (b *Backend) removeTree(dir string) {
+	if err := os.RemoveAll(dir); err != nil {
+		b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
+	}
+}
+
+// finishTrash removes what is still to be removed when the background tasks have ended.
+func (b *Backend) finishTrash() {
+	for {
+		select {
+		case dir := <-b.trash:
+			b.removeTree(dir)
+		default:
+			return
 		}
 	}
 }
@@ -304,6 +312,7 @@ func (b *Backend) release() error {
 	}
 	b.closeShards()
 	b.tasks.Wait()
+	b.finishTrash()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.boxes {

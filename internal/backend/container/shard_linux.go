@@ -46,6 +46,7 @@ type shard struct {
 	boxes     map[string]*box
 	used      int // boxes, and those being made
 	free      []*slot
+	wanted    rootKind // of the last sandbox
 	ended     bool
 	idleSince time.Time
 }
@@ -442,6 +443,7 @@ func (b *Backend) closeShards() {
 	for _, sh := range b.shards {
 		sh.mu.Lock()
 		for _, s := range sh.free {
+			b.dropRoot(s)
 			closeFD(s.userns)
 		}
 		sh.free = nil

@@ -2,18 +2,32 @@ package container
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/dsec-io/dsec/internal/image"
 	"golang.org/x/sys/unix"
 )
 
-// slot is what a sandbox needs that can be made ahead, and used again by the next one of the same shard: a range of ids
-// and the user namespace that maps it.
+// slot is what a sandbox needs that can be made ahead: a range of ids and the user namespace that maps it, which the next
+// sandbox of the same shard uses again, and a root, which is used once.
 type slot struct {
 	base   uint32
 	userns int
+	root   *root // nil: none yet
 }
+
+// root is an overlay over an upper of its own, mounted nowhere yet.
+type root struct {
+	kind  rootKind
+	upper upper
+	fd    int
+}
+
+// rootKind tells roots apart that aren't good for the same sandboxes.
+type rootKind struct{ image, digest, hostname string }
 
 func (b *Backend) newSlot(sh *shard) (*slot, error) {
 	base, err := b.cfg.IDs.Range()
@@ -29,17 +43,60 @@ func (b *Backend) newSlot(sh *shard) (*slot, error) {
 }
 
 func (b *Backend) dropSlot(s *slot) {
+	b.dropRoot(s)
 	closeFD(s.userns)
 	b.cfg.IDs.Release(s.base)
 }
 
-// takeSlot gives out a ready slot, or makes one.
-func (sh *shard) takeSlot() (*slot, error) {
+func (b *Backend) dropRoot(s *slot) {
+	if s.root == nil {
+		return
+	}
+	closeFD(s.root.fd)
+	b.discard(s.root.upper.dir)
+	s.root = nil
+}
+
+// newRoot makes a root for a slot, in the folder up.
+func (b *Backend) newRoot(s *slot, im *image.Image, up upper, kind rootKind) (err error) {
+	var u undo
+	defer u.run()
+	u.push(func() { b.discard(up.dir) })
+	if err := up.make(s.base); err != nil {
+		return err
+	}
+	lower, err := im.Clone(s.userns)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(lower)
+	if err := up.identify(lower, kind.hostname); err != nil {
+		return err
+	}
+	fd, err := b.overlay(up, lower, s.userns)
+	if err != nil {
+		return err
+	}
+	s.root = &root{kind: kind, upper: up, fd: fd}
+	u.release()
+	return nil
+}
+
+// takeSlot gives out a ready slot, best one with a root of the kind that is wanted, or makes one.
+func (sh *shard) takeSlot(kind rootKind) (*slot, error) {
 	sh.mu.Lock()
+	sh.wanted = kind
 	var s *slot
 	if n := len(sh.free); n > 0 {
-		s = sh.free[n-1]
-		sh.free = sh.free[:n-1]
+		i := slices.IndexFunc(sh.free, func(s *slot) bool { return s.root != nil && s.root.kind == kind })
+		if i < 0 {
+			i = slices.IndexFunc(sh.free, func(s *slot) bool { return s.root == nil })
+		}
+		if i < 0 {
+			i = n - 1
+		}
+		s = sh.free[i]
+		sh.free = slices.Delete(sh.free, i, i+1)
 	}
 	low := len(sh.free) <= sh.b.cfg.PoolSize/2
 	sh.mu.Unlock()
@@ -111,6 +168,49 @@ func (b *Backend) fillShard(ctx context.Context, sh *shard) {
 		}
 		sh.returnSlot(s)
 	}
+	for ctx.Err() == nil {
+		s, kind := sh.slotWithoutRoot()
+		if s == nil {
+			return
+		}
+		err := b.prepareRoot(ctx, s, kind)
+		sh.returnSlot(s)
+		if err != nil {
+			b.log.Warn("no root made ahead", slog.String("shard", sh.name), slog.Any("err", err))
+			return
+		}
+	}
+}
+
+// slotWithoutRoot takes a slot out of the pool that has no root, and tells what kind was wanted last. A root of another
+// kind stays until its slot is used: two images in turns would otherwise have all roots made anew each time.
+func (sh *shard) slotWithoutRoot() (*slot, rootKind) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	kind := sh.wanted
+	if sh.ended || kind.digest == "" { // without a digest nobody can tell if the image is still the same
+		return nil, kind
+	}
+	i := slices.IndexFunc(sh.free, func(s *slot) bool { return s.root == nil })
+	if i < 0 {
+		return nil, kind
+	}
+	s := sh.free[i]
+	sh.free = slices.Delete(sh.free, i, i+1)
+	return s, kind
+}
+
+func (b *Backend) prepareRoot(ctx context.Context, s *slot, kind rootKind) error {
+	im, err := b.image(ctx, kind.image)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = im.Close() }() // the backend keeps a share of its own
+	if kind.digest = im.Digest(); kind.digest == "" {
+		return nil
+	}
+	// The dot keeps it apart from sandboxes, whose ids have none; the count, from one that is still being removed.
+	return b.newRoot(s, im, b.upper(fmt.Sprintf(".new-%x-%d", s.base, b.roots.Add(1))), kind)
 }
 
 // wantsSlot tells if one more slot would find a place and could ever be used.

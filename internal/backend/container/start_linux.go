@@ -44,7 +44,8 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 		return nil, err
 	}
 	u.push(sh.leave)
-	sl, err := sh.takeSlot() //nolint:contextcheck // a claim of ids is bounded by itself
+	kind := rootKind{image: p.Spec.Image, digest: im.Digest(), hostname: p.Spec.Hostname}
+	sl, err := sh.takeSlot(kind) //nolint:contextcheck // a claim of ids is bounded by itself
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 		return nil, err
 	}
 	u.push(func() { b.settle(ctx, p.ID, groups.Remove) })
-	fd, err := b.birth(ctx, &p, &u, birth{image: im, slot: sl, groups: groups, state: st})
+	fd, err := b.birth(ctx, &p, &u, birth{image: im, kind: kind, slot: sl, groups: groups, state: st})
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +111,7 @@ func (x *box) announce(ctx context.Context) error {
 // birth is what init is made of.
 type birth struct {
 	image  *image.Image
+	kind   rootKind
 	slot   *slot
 	groups *cgroup.Box
 	state  *state // gets the process
@@ -119,18 +121,7 @@ type birth struct {
 func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birth) (_ int, err error) {
 	up := b.upper(p.ID)
 	u.push(func() { b.discard(up.dir) })
-	if err := up.make(in.slot.base); err != nil {
-		return -1, err
-	}
-	lower, err := in.image.Clone(in.slot.userns)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(lower)
-	if err := up.identify(lower, in.state.Hostname); err != nil {
-		return -1, err
-	}
-	root, err := b.overlay(up, lower, in.slot.userns)
+	root, err := b.takeRoot(up, in)
 	if err != nil {
 		return -1, err
 	}
@@ -166,6 +157,25 @@ func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birt
 	}
 	in.state.PID = pid
 	return fd, nil
+}
+
+// takeRoot gives the sandbox the root of its slot, or makes one.
+func (b *Backend) takeRoot(up upper, in birth) (int, error) {
+	if in.slot.root == nil || in.slot.root.kind != in.kind || in.kind.digest == "" {
+		b.dropRoot(in.slot)
+		if err := b.newRoot(in.slot, in.image, up, in.kind); err != nil {
+			return -1, err
+		}
+	}
+	r := in.slot.root
+	// The overlay holds on to its folders, whatever their names are.
+	if r.upper != up {
+		if err := os.Rename(r.upper.dir, up.dir); err != nil {
+			return -1, fmt.Errorf("name upper: %w", err)
+		}
+	}
+	in.slot.root = nil
+	return r.fd, nil
 }
 
 // endInit takes back a birth.
