@@ -15,6 +15,8 @@ const module = "github.com/dsec-io/dsec/"
 // its own line or of a higher one, unless doors has a door with a reason. "x/..." is x and everything below it.
 var housePlan = [][]string{
 	{"hack/..."}, // programs for developers: they may use whatever they test
+	{"test/cases", "test/gates"},
+	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
 	{"internal/doctor", "internal/devmode"},
@@ -49,13 +51,13 @@ var onlyFor = []struct {
 }{
 	{
 		[]string{"os/exec"},
-		[]string{"hack/...", "internal/image/imagetest", "internal/backend/backendtest", "internal/need", "internal/bench", "internal/doctor", "cmd/dsec"},
+		[]string{"hack/...", "test/...", "internal/image/imagetest", "internal/backend/backendtest", "internal/need", "internal/bench", "internal/doctor", "cmd/dsec"},
 		"sandboxes are made and entered by system calls: a program per create or exec is what we replace",
 	},
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/chronus",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/chronus",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},
@@ -88,12 +90,12 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{module + "internal/need", "testing"},
-		[]string{"hack/...", "internal/image/imagetest", "internal/backend/backendtest", "internal/need", "internal/leakcheck"},
+		[]string{"hack/...", "test/...", "internal/image/imagetest", "internal/backend/backendtest", "internal/need", "internal/leakcheck"},
 		"tests only",
 	},
 	{
 		[]string{module + "internal/leakcheck"},
-		[]string{"hack/...", "internal/bench", "internal/backend/backendtest"},
+		[]string{"hack/...", "test/...", "internal/bench", "internal/backend/backendtest"},
 		"tests and benchmarks only",
 	},
 	{
