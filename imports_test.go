@@ -21,7 +21,11 @@ var housePlan = [][]string{
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
 	{"internal/doctor", "internal/devmode"},
 	{"internal/apiserver"}, // faces
-	{"libdsec"},            // the public SDK
+	// The public RL packages; they reach sandboxes only through libdsec.
+	{"rl/envs", "rl/env/envcheck"},
+	{"rl/vec"},
+	{"rl/env", "rl/adv", "rl/f32"},
+	{"libdsec"}, // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
 	{"internal/edge/spec"},
@@ -90,7 +94,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{module + "internal/need", "testing"},
-		[]string{"hack/...", "test/...", "internal/image/imagetest", "internal/backend/backendtest", "internal/need", "internal/leakcheck"},
+		[]string{"hack/...", "test/...", "internal/image/imagetest", "internal/backend/backendtest", "rl/env/envcheck", "internal/need", "internal/leakcheck"},
 		"tests only",
 	},
 	{

@@ -136,8 +136,10 @@ func list(ctx context.Context, patterns []string) (plain, kernel []string, err e
 
 // touchesKernel judges a package by one import of its tests.
 func touchesKernel(imported string) bool {
-	room, ours := strings.CutPrefix(imported, "github.com/dsec-io/dsec/internal/")
-	return ours && (room == "need" || room == "leakcheck" || strings.HasSuffix(room, "test"))
+	room, ours := strings.CutPrefix(imported, "github.com/dsec-io/dsec/")
+	inner := strings.HasPrefix(room, "internal/")
+	return ours && (room == "test/testbed" || room == "internal/need" || room == "internal/leakcheck" ||
+		inner && strings.HasSuffix(room, "test"))
 }
 
 // goTest runs one `go test` and feeds its events to the report. Failed tests are the report's to tell; the error is
