@@ -2,6 +2,7 @@ package env
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -91,4 +92,37 @@ func (a Actions) MaskLen() int {
 		n += c
 	}
 	return n
+}
+
+// Contains says why a flat row isn't in the space, or nil.
+func (o Observations) Contains(u8 []uint8, f32 []float32) error {
+	at := func(i int) float64 {
+		if o.DType == Uint8 {
+			return float64(u8[i])
+		}
+		return float64(f32[i])
+	}
+	for _, leaf := range o.Leaves {
+		for j := range leaf.Len {
+			low, high, whole := leaf.bounds(j)
+			v := at(leaf.Offset + j)
+			if !(v >= low && v <= high) || whole && v != math.Trunc(v) {
+				return fmt.Errorf("element %d of %q is %v, which isn't in [%v, %v]", j, leaf.Path, v, low, high)
+			}
+		}
+	}
+	return nil
+}
+
+// bounds returns between what an element lies, and whether it's an integer.
+func (l Leaf) bounds(j int) (low, high float64, whole bool) {
+	switch s := l.Space.(type) {
+	case Box:
+		return float64(s.Low), float64(s.High), s.DType != Float32
+	case Discrete:
+		return 0, float64(s.N - 1), true
+	case MultiDiscrete:
+		return 0, float64(s.N[j] - 1), true
+	}
+	return 0, 0, false
 }

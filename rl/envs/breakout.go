@@ -33,7 +33,7 @@ const (
 	paddleStep         = 620.0 / 60
 	slowest, fastest   = 256.0 / 60, 448.0 / 60
 	fasterBy           = 64.0 / 60
-	wallPoints         = 2 * wallCols * (7 + 4 + 1)
+	wallPoints         = 2 * 2 * wallCols * (7 + 4 + 1) // two walls, of two rows each
 	allBricks          = 1<<wallCols - 1
 	breakoutNumbers    = 8
 	breakoutLen        = breakoutNumbers + wallRows*wallCols
