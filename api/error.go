@@ -81,13 +81,15 @@ type Error struct {
 // Errorf makes an Error with a formatted detail.
 func Errorf(code Code, format string, args ...any) *Error {
 	e := &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
-	switch code {
-	case CodeCommandNotFound:
-		e.ExitCode = new(127)
-	case CodeCommandNotExecutable:
-		e.ExitCode = new(126)
+	if exit, ok := shellExits()[code]; ok {
+		e.ExitCode = &exit
 	}
 	return e.Complete()
+}
+
+// shellExits are what a shell exits with when it can't start a command.
+func shellExits() map[Code]int {
+	return map[Code]int{CodeCommandNotFound: 127, CodeCommandNotExecutable: 126}
 }
 
 // FieldError makes an Error about one field.

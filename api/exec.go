@@ -77,7 +77,7 @@ type Process struct {
 	Tag       string      `json:"tag,omitempty"`
 	Session   string      `json:"session,omitempty"`
 	TTY       bool        `json:"tty,omitempty"`
-	PID       int         `json:"pid"` // on the host's side 0 is shown; inside it is the number in the sandbox
+	PID       int         `json:"pid"` // its number inside the sandbox; 0 when that isn't known
 	Running   bool        `json:"running"`
 	StartedAt time.Time   `json:"started_at"`
 	Exit      *ExitStatus `json:"exit,omitempty"`
