@@ -33,20 +33,30 @@ type Conn struct {
 	mu       sync.Mutex
 	dead     error // why the connection ended
 	goodbye  []byte
-	hangUp   *time.Timer // ends the connection though the goodbye isn't out
-	streams  map[uint32]*Stream
-	lastID   uint32 // highest id opened here
-	peerID   uint32 // highest id opened by the peer
-	ours     int    // streams opened here that are in streams
-	theirs   int
+	hangUp   *time.Timer    // ends the connection though the goodbye isn't out
 	ready    queue[*Stream] // streams with something to write, in turn
 	refusals queue[refusal]
 	writer   writer // who writes out; nobody else touches batch
 	batch    batch
-	serve    func(*Stream) // set by Serve
-	backlog  []*Stream     // opened by the peer before Serve
-	opening  map[uint32]*partialOpen
-	pending  int // bytes in opening and backlog
+	table
+	intake
+}
+
+// table is a connection's streams.
+type table struct {
+	streams map[uint32]*Stream
+	lastID  uint32 // highest id opened here
+	peerID  uint32 // highest id opened by the peer
+	ours    int    // streams opened here that are in streams
+	theirs  int
+}
+
+// intake is what the peer opens.
+type intake struct {
+	serve   func(*Stream) // set by Serve
+	backlog []*Stream     // opened by the peer before Serve
+	opening map[uint32]*partialOpen
+	pending int // bytes in opening and backlog
 }
 
 // writer says who writes out.
@@ -78,7 +88,7 @@ func newConn(rw Transport, o Options, client bool) (*Conn, error) {
 	}
 	c := &Conn{
 		rw: rw, opts: o, client: client, wake: make(chan struct{}, 1), done: make(chan struct{}),
-		streams: make(map[uint32]*Stream), opening: make(map[uint32]*partialOpen),
+		table: table{streams: make(map[uint32]*Stream)}, intake: intake{opening: make(map[uint32]*partialOpen)},
 		rd: frameReader{r: rw}, writer: writerLoop,
 	}
 	c.vec, _ = rw.(vectorWriter)

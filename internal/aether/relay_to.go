@@ -15,13 +15,13 @@ var errServerLost = errors.New("the server's connection is lost")
 func RelayTo(ctx context.Context, client, server *Stream, seen func(f *Frame)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	server.drain()
 	up := make(chan error, 1) // the one result
 	go func() { up <- pumpTo(ctx, client, server) }()
 	err := pumpFrom(ctx, client, server, seen)
 	if errors.Is(err, errServerLost) {
 		cancel(errServerLost)
-		<-up
-		return server.Err()
+		return errors.Join(server.Err(), <-up)
 	}
 	return errors.Join(err, <-up)
 }

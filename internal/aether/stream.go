@@ -2,6 +2,7 @@ package aether
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,16 @@ type Stream struct {
 	size     int         // of the OPEN that came
 	held     atomic.Bool // writes wait for Flush
 
-	// Guarded by conn.mu: the sending side.
+	sender
+	receiver
+
+	// Only the receiver touches these.
+	partial     []byte
+	partialType uint8
+}
+
+// sender is a stream's sending side and how far its life has come. The connection's mu guards it.
+type sender struct {
 	out        queue[outFrame]
 	outBytes   int // of messages in out
 	sendCredit [Message]int64
@@ -33,25 +43,26 @@ type Stream struct {
 	endSent    bool
 	remoteDone bool
 	over       bool
+	drained    bool          // what came from it is passed on though its connection is gone; see lost
 	sendErr    error         // why nothing can be sent any more
 	wait       chan struct{} // closed when a sender that waits should look again; nil when none waits
 	doneCh     chan struct{}
 	lostCh     chan struct{}
+}
 
-	// mu guards everything below: the receiving side.
+// receiver is a stream's receiving side.
+type receiver struct {
+	wake chan struct{} // one token: the receiver looks at everything
+
+	// mu guards everything below.
 	mu        sync.Mutex
 	in        queue[Frame]
-	wake      chan struct{} // one token: the receiver looks at everything
-	recvErr   error         // what Recv returns after the queue is empty
+	recvErr   error // what Recv returns after the queue is empty
 	flow      [Message]inflow
 	msgFrames int // messages in the queue
 	msgBytes  int
 	discard   bool // nobody will receive any more
 	fds       []int
-
-	// Only the receiver touches these.
-	partial     []byte
-	partialType uint8
 }
 
 // inflow is what may still come on a channel.
@@ -62,7 +73,7 @@ type inflow struct {
 }
 
 func newStream(c *Conn, o Open) *Stream {
-	s := &Stream{conn: c, open: o, wake: make(chan struct{}, 1)}
+	s := &Stream{conn: c, open: o, receiver: receiver{wake: make(chan struct{}, 1)}}
 	s.held.Store(o.Hold)
 	for ch := Stdin; ch <= Stderr; ch++ {
 		s.sendCredit[ch] = int64(c.peer.Window)
@@ -297,7 +308,8 @@ func (s *Stream) wakeLocked() {
 	}
 }
 
-// lost is closed when the stream was reset by either side or its connection is gone. It never is for a nil stream.
+// lost is closed when the stream was reset by either side or its connection is gone; the latter not for a stream that is
+// drained. It never is for a nil stream.
 func (s *Stream) lost() <-chan struct{} {
 	if s == nil {
 		return nil
@@ -306,11 +318,23 @@ func (s *Stream) lost() <-chan struct{} {
 	defer s.conn.mu.Unlock()
 	if s.lostCh == nil {
 		s.lostCh = make(chan struct{})
-		if s.sendErr != nil {
+		if s.stopsLocked(s.sendErr) {
 			close(s.lostCh)
 		}
 	}
 	return s.lostCh
+}
+
+// stopsLocked tells whether err keeps what has come from being passed on.
+func (s *Stream) stopsLocked(err error) bool {
+	return err != nil && !(s.drained && errors.Is(err, ErrConnLost))
+}
+
+// drain makes the loss of the stream's connection no reason to stop passing on what came from it.
+func (s *Stream) drain() {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	s.drained = true
 }
 
 // lostLocked says why nothing can be sent any more. The first reason stays.
@@ -319,7 +343,7 @@ func (s *Stream) lostLocked(err error) {
 		return
 	}
 	s.sendErr = err
-	if s.lostCh != nil {
+	if s.lostCh != nil && s.stopsLocked(err) {
 		close(s.lostCh)
 	}
 }

@@ -43,6 +43,7 @@ func TestListenDial(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	defer l.Close()
 	s, err := l.Accept(ctx, unixfd.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,16 @@ func TestListenDial(t *testing.T) {
 	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Read() after Close = %v", err)
 	}
+}
 
+func TestListener(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := unixfd.Listen(path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
 	why := errors.New("going down")
 	cctx, cancel := context.WithCancelCause(ctx)
 	cancel(why)
@@ -71,12 +81,13 @@ func TestListenDial(t *testing.T) {
 	if _, err := unixfd.Dial(cctx, path, unixfd.Options{}); !errors.Is(err, why) {
 		t.Errorf("Dial() when cancelled = %v", err)
 	}
-	c, err = unixfd.Dial(ctx, path, unixfd.Options{}) // the listener is good after a cancelled Accept
+	c, err := unixfd.Dial(ctx, path, unixfd.Options{}) // the listener is good after a cancelled Accept
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if s, err = l.Accept(ctx, unixfd.Options{}); err != nil {
+	s, err := l.Accept(ctx, unixfd.Options{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -1,0 +1,112 @@
+package aether_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/aether/unixfd"
+)
+
+func TestDescriptors(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t)
+	file := func() *os.File { return must(os.Create(t.TempDir() + "/f")) }
+	const floor = 3
+	c := connect(t, ends{serverSock: unixfd.Options{MaxFDs: 8, MinFD: floor - 97}}, func(ctx context.Context, s *aether.Stream) {
+		if s.Open().Method == "leave" {
+			s.Reply(ctx, nil) //nolint:errcheck // the client notices
+			return
+		}
+		fds := s.TakeFDs()
+		var body bytes.Buffer
+		for _, fd := range fds {
+			f := os.NewFile(uintptr(fd), "passed")
+			fmt.Fprint(f, "written by the server")
+			fmt.Fprintf(&body, "%v ", fd >= floor)
+			f.Close()
+		}
+		s.Reply(ctx, body.Bytes()) //nolint:errcheck // the client notices
+	})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			f := file()
+			defer f.Close()
+			body := make([]byte, 300_000) // an OPEN of two frames
+			got, err := aether.Unary(ctx, c, aether.Open{Method: "take", Body: body, FDs: []int{int(f.Fd())}})
+			if err != nil || string(got) != "true " {
+				t.Errorf("take = %q, %v", got, err)
+			}
+			if b, err := os.ReadFile(f.Name()); string(b) != "written by the server" {
+				t.Errorf("the file holds %q, %v", b, err)
+			}
+		})
+	}
+	wg.Wait()
+
+	// What isn't taken is closed: the pipe's reader sees the end.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := aether.Unary(ctx, c, aether.Open{Method: "leave", FDs: []int{int(w.Fd())}}); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	if b, err := io.ReadAll(r); err != nil || len(b) != 0 {
+		t.Errorf("the pipe says %q, %v", b, err)
+	}
+}
+
+func TestDescriptorsRefused(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	open := aether.Open{Method: "add", FDs: []int{int(w.Fd())}}
+
+	t.Run("receiver-takes-none", func(t *testing.T) {
+		c := connect(t, ends{}, echo)
+		if _, err := aether.Unary(ctx, c, open); !errors.Is(err, aether.ErrConnLost) && !api.IsCode(err, api.CodeInvalid) {
+			t.Errorf("Unary() = %v", err)
+		}
+	})
+	t.Run("below-the-floor", func(t *testing.T) {
+		client, server := dial(t, ends{serverSock: unixfd.Options{MaxFDs: 8, MinFD: 1 << 19}})
+		serve(t, server, echo)
+		if _, err := aether.Unary(ctx, client, open); !errors.Is(err, aether.ErrConnLost) {
+			t.Errorf("Unary() = %v", err)
+		}
+		if err := server.Err(); !errors.Is(err, unixfd.ErrLowFD) {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	t.Run("other-transport", func(t *testing.T) {
+		a, b := net.Pipe()
+		client, server := handshake(t, a, b, ends{})
+		serve(t, server, echo)
+		if _, err := aether.Unary(ctx, client, open); !errors.Is(err, aether.ErrDescriptors) {
+			t.Errorf("Unary() = %v", err)
+		}
+	})
+	t.Run("bad-descriptor", func(t *testing.T) {
+		c := connect(t, ends{}, echo)
+		if _, err := aether.Unary(ctx, c, aether.Open{Method: "add", FDs: []int{1 << 20}}); err == nil {
+			t.Error("a descriptor that isn't open was sent")
+		}
+	})
+}
