@@ -73,11 +73,13 @@ func (a *app) createCommand() *cobra.Command {
 func (a *app) listCommand() *cobra.Command {
 	var format, state string
 	var labels []string
+	var all bool
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
-		Example: "  dsec sandbox ls\n  dsec sandbox ls -l team=rl --state running -o name",
+		Long:    "Lists the sandboxes that live, newest first; with --all or --state also those that ended within the last hour.",
+		Example: "  dsec sandbox ls\n  dsec sandbox ls -l team=rl -o name\n  dsec sandbox ls --state failed",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := pairs("--label", labels)
@@ -89,10 +91,14 @@ func (a *app) listCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if !all && state == "" {
+					list = slices.DeleteFunc(list, func(sb api.Sandbox) bool { return sb.State.Ended() })
+				}
 				return a.sandboxes(format, list)
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
 	cmd.Flags().StringVar(&state, "state", "", "only those in this state (running, stopped, failed…)")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable)")
 	outputFlag(cmd, &format)

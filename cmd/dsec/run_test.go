@@ -206,11 +206,11 @@ func TestOutputFormats(t *testing.T) {
 	f.list = []api.Sandbox{
 		{ID: "s2", State: api.StateRunning, Project: "p", CreatedAt: now, Spec: api.Spec{
 			Image: "debian", Resources: api.Resources{CPU: new(0.5), MemoryMB: new(int64(2048)), PIDs: new(int64(512))},
-			Labels: map[string]string{"b": "evil\x1b]0;title\x07\u009b31m\u202e", "a": "1"}, Env: map[string]string{"K": "line\nline"},
+			Labels: map[string]string{"b": "evil\x1b]0;title\x07\u009b31m\u202e", "a": "1"}, Env: map[string]string{"K": "one\nline"},
 		}},
 		{ID: "s1", State: api.StateFailed, Reason: "init died", Project: "p", CreatedAt: now, EndedAt: &now, Spec: api.Spec{Image: "busybox"}},
 	}
-	for _, args := range []string{"ls -o json", "ls -o yaml", "ls -o name", "ls", "get s2", "get s2 -o json", "get s2 -o yaml", "get s1 -o name"} {
+	for _, args := range []string{"ls -a -o json", "ls -a -o yaml", "ls -a -o name", "ls -o name", "ls -a", "get s2", "get s2 -o json", "get s2 -o yaml", "get s1 -o name"} {
 		t.Run(strings.ReplaceAll(args, " ", "-"), func(t *testing.T) {
 			stdout, stderr, code := f.dsec("", append([]string{"sandbox"}, strings.Fields(args)...)...)
 			if stderr != "" || code != 0 {
