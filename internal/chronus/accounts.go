@@ -70,6 +70,9 @@ func (a *accounts) lookup(who string) (*account, error) {
 
 func (a *accounts) user(user string) (*account, error) {
 	e := find(a.passwd, passwdFields, func(e entry) bool { return string(e[0]) == user })
+	if e == nil && user == "root" {
+		user = "0" // in any image, also one without accounts
+	}
 	id, err := strconv.Atoi(user)
 	if e == nil && err == nil {
 		if id < 0 || id > maxID {

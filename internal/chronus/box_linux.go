@@ -31,6 +31,7 @@ type box struct {
 	// mu guards what follows.
 	mu       sync.Mutex
 	procs    map[string]*process
+	reserved map[string]struct{} // ids of commands that aren't in procs, yet or for good
 	sessions map[string]*session
 	left     map[string]struct{} // cgroups of commands that have ended and left processes
 	gone     bool
@@ -51,6 +52,7 @@ func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 		shard: s, name: spec.Name, pidfd: initFD, devpts: -1,
 		spec:     aether.AddBox{Name: spec.Name, User: spec.User, Hostname: spec.Hostname, CPUs: spec.CPUs},
 		procs:    make(map[string]*process),
+		reserved: make(map[string]struct{}),
 		sessions: make(map[string]*session),
 		left:     make(map[string]struct{}),
 	}

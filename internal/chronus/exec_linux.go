@@ -44,6 +44,10 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 	if err := x.check(); err != nil {
 		return err
 	}
+	if err := x.box.reserve(x.req.ID, x.req.Keep); err != nil {
+		return err
+	}
+	defer x.box.free(x.req.ID)
 	if x.req.Session != "" {
 		if x.session, err = x.box.session(x.req.Session); err != nil {
 			return err
@@ -86,6 +90,9 @@ func (x *execution) check() error {
 	}
 	if r.ID == "" {
 		r.ID = "x" + strings.ToLower(rand.Text())
+	}
+	if !isID(r.ID) {
+		return api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "process id %q", shorten([]byte(r.ID)))
 	}
 	for _, list := range [][][]byte{r.Argv, r.Env, {r.Shell, r.Cwd}} {
 		for _, v := range list {

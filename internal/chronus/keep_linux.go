@@ -239,17 +239,35 @@ func (p *process) closing(f func()) {
 	f()
 }
 
-// add puts p into the box's list.
-func (b *box) add(p *process) error {
+// reserve takes an id for a command that is about to start. free gives it back when the command is over, or is listed.
+func (b *box) reserve(id string, keep bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	_, taken := b.reserved[id]
 	switch {
 	case b.gone:
 		return api.Errorf(api.CodeSandboxDied, "the sandbox has ended")
-	case b.procs[p.meta.ID] != nil:
-		return api.Errorf(api.CodeConflict, "process %s exists", p.meta.ID)
-	case len(b.procs) >= maxProcesses:
+	case taken || b.procs[id] != nil:
+		return api.Errorf(api.CodeConflict, "process %s exists", id)
+	case keep && len(b.procs) >= maxProcesses:
 		return api.Errorf(api.CodeTooMany, "the sandbox has %d processes that are kept; forget some", len(b.procs))
+	}
+	b.reserved[id] = struct{}{}
+	return nil
+}
+
+func (b *box) free(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.reserved, id)
+}
+
+// add puts p, whose id is reserved, into the box's list.
+func (b *box) add(p *process) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gone {
+		return api.Errorf(api.CodeSandboxDied, "the sandbox has ended")
 	}
 	b.procs[p.meta.ID] = p
 	return nil
@@ -388,6 +406,7 @@ func (p *process) restoreFiles(take func(string) int) error {
 		if p.stdin, err = newStdin(p, fd); err != nil {
 			return err
 		}
+		p.stdin.kept = true
 	}
 	return nil
 }

@@ -193,6 +193,9 @@ func (w *work) takeIDs(c *command) {
 	}
 	h.Call(unix.SYS_SETGROUPS, uintptr(len(c.who.groups)), groups).As(stepIDs)
 	h.Call(unix.SYS_SETRESGID, gid, gid, gid).As(stepIDs)
+	// By way of root: the kernel takes the capabilities away only from who was root before, and the helper, which has all
+	// of them in the sandbox, never was. What follows is checked against what the user may do.
+	h.Call(unix.SYS_SETRESUID, 0, 0, 0).As(stepIDs)
 	h.Call(unix.SYS_SETRESUID, uid, uid, uid).As(stepIDs)
 }
 
@@ -290,5 +293,14 @@ func stepError(c *command, f *spawn.Failure) *api.Error {
 			return api.Errorf(api.CodeSandboxDied, "the sandbox's first process has ended")
 		}
 	}
+	if f.Name == stepClone && errors.Is(f.Errno, unix.EAGAIN) {
+		return tooManyProcesses()
+	}
 	return api.Errorf(api.CodeNotStarted, "nothing was started: %v", f)
+}
+
+func tooManyProcesses() *api.Error {
+	err := api.Errorf(api.CodeQuota, "the sandbox has as many processes as its limit allows")
+	err.Hint = "end some, or raise resources.pids"
+	return err
 }

@@ -74,6 +74,9 @@ func (s *Shard) spawnInto(w *work, c *command) (child, error) {
 	s.launcher.build(w, c, slot)
 	out, err := spawn.Run(spawn.Attr{Flags: unix.CLONE_FILES, Cgroup: into, Watch: &s.watch}, &w.h)
 	s.slots.empty(slot, c.fds[:])
+	if errors.Is(err, unix.EAGAIN) {
+		return child{}, tooManyProcesses()
+	}
 	if err != nil {
 		return child{}, notStarted(c, "clone the helper", err)
 	}
