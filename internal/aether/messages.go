@@ -96,6 +96,7 @@ type Attach struct {
 	StderrOffset int64
 	Stdin        bool // take stdin and the terminal; the newest has them, the older is reset with code conflict
 	FromNow      bool
+	NoFollow     bool // what the process has written so far, then the end of the stream, with MsgExited only if it has ended
 }
 
 // Signal is the body of [MsgSignal] and of method "signal".

@@ -219,7 +219,8 @@ func (m *Attach) AppendTo(b []byte) []byte {
 	b = appendVarint(b, 2, uint64(m.StdoutOffset))
 	b = appendVarint(b, 3, uint64(m.StderrOffset))
 	b = appendBool(b, 4, m.Stdin)
-	return appendBool(b, 5, m.FromNow)
+	b = appendBool(b, 5, m.FromNow)
+	return appendBool(b, 6, m.NoFollow)
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped.
@@ -238,6 +239,8 @@ func (m *Attach) Unmarshal(b []byte) error {
 			m.Stdin = d.bool()
 		case 5:
 			m.FromNow = d.bool()
+		case 6:
+			m.NoFollow = d.bool()
 		}
 	}
 	return d.done("Attach")

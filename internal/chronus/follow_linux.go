@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -11,16 +14,18 @@ import (
 
 // follower sends a process's output, from given offsets on, to one stream, and its end.
 type follower struct {
-	p       *process
-	st      *aether.Stream
-	off     [2]int64
-	fromNow bool // instead of off: where the outputs are
-	bounded bool // send what is kept of the whole, not everything: the first part as it comes, the last at the end
+	p        *process
+	st       *aether.Stream
+	off      [2]int64
+	fromNow  bool // instead of off: where the outputs are
+	noFollow bool // end after what the process has written so far
+	bounded  bool // send what is kept of the whole, not everything: the first part as it comes, the last at the end
 
 	cursor    [2]*cursor
 	truncated bool
 	buf       []byte
 	end       *aether.Exited // once known
+	upTo      [2]int64       // with noFollow: how far the outputs were
 	limit     [2]int64       // with end: what belongs to it; a background child may go on writing
 }
 
@@ -42,6 +47,9 @@ func (f *follower) run(ctx context.Context) error {
 	bufp := p.shard.chunks.Get().(*[]byte)
 	defer p.shard.chunks.Put(bufp)
 	f.buf = *bufp
+	if f.noFollow {
+		f.upTo = p.written(ctx)
+	}
 	for {
 		changed := p.watch()
 		if f.end == nil { // before looking at the outputs: what follows sees all that came before the end
@@ -61,6 +69,8 @@ func (f *follower) run(ctx context.Context) error {
 			continue
 		case f.end != nil:
 			return f.tellEnd(ctx)
+		case f.noFollow:
+			return f.st.Close()
 		}
 		select {
 		case <-changed:
@@ -75,10 +85,54 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
+// settleTime bounds how long written waits for a pump: a process may write without end, or be held back by a reader.
+const settleTime = 50 * time.Millisecond
+
+// written returns how far the outputs are once what the process had written by now is stored.
+func (p *process) written(ctx context.Context) (totals [2]int64) {
+	patience := time.NewTimer(settleTime)
+	defer patience.Stop()
+	for changed := p.watch(); p.pending(); changed = p.watch() {
+		select {
+		case <-changed:
+			continue
+		case <-patience.C:
+		case <-p.stop:
+		case <-ctx.Done():
+		}
+		break
+	}
+	for i, j := range p.out[:p.outs] {
+		totals[i] = j.total()
+	}
+	return totals
+}
+
+// pending tells whether a pipe holds output that isn't stored yet.
+func (p *process) pending() bool {
+	for _, s := range p.src[:p.outs] {
+		if s == nil {
+			continue
+		}
+		held := 0
+		conn, err := s.file.SyscallConn()
+		if err == nil {
+			err = conn.Control(func(fd uintptr) { held, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		}
+		if err == nil && held > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // limits is how far the outputs may be sent now.
 func (f *follower) limits() [2]int64 {
 	if f.end != nil {
 		return [...]int64{f.end.StdoutTotal, f.end.StderrTotal}
+	}
+	if f.noFollow {
+		return f.upTo
 	}
 	if !f.bounded {
 		return [...]int64{math.MaxInt64, math.MaxInt64}

@@ -40,7 +40,39 @@ func (s *Shard) serveAttach(ctx context.Context, st *aether.Stream) error {
 		}
 		p.takeInput(st)
 	}
-	return p.attach(ctx, st, &follower{p: p, st: st, off: [2]int64{m.StdoutOffset, m.StderrOffset}, fromNow: m.FromNow})
+	return p.attach(ctx, st, &follower{p: p, st: st, off: [2]int64{m.StdoutOffset, m.StderrOffset}, fromNow: m.FromNow, noFollow: m.NoFollow})
+}
+
+// serveWait is method "wait": it answers with the process once that has ended.
+func (s *Shard) serveWait(ctx context.Context, st *aether.Stream) error {
+	open := st.Open()
+	b, err := s.box(open.Sandbox)
+	if err != nil {
+		return err
+	}
+	p, err := b.process(string(open.Body))
+	if err != nil {
+		return err
+	}
+	for {
+		changed := p.watch()
+		if p.finished() != nil {
+			body, err := json.Marshal(p.describe())
+			if err != nil {
+				return err
+			}
+			return st.Reply(ctx, body)
+		}
+		select {
+		case <-changed:
+		case <-p.stop:
+			return api.Errorf(api.CodeNoSuchProcess, "process %s was removed", p.meta.ID)
+		case <-st.Done():
+			return nil // nobody waits any more
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // deliver sends a signal.

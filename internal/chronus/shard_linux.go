@@ -120,9 +120,12 @@ func (s *Shard) serve(ctx context.Context) error {
 	}
 }
 
+// maxStreams is one connection's: the edge waits for each kept process with a stream of its own.
+const maxStreams = 65_536
+
 func (s *Shard) serveConn(ctx context.Context, t *unixfd.Conn) {
 	conn, err := aether.Server(t, aether.Options{
-		Name: "aether " + s.opts.Name, MaxData: aether.MaxDataAether,
+		Name: "aether " + s.opts.Name, MaxData: aether.MaxDataAether, MaxStreams: maxStreams,
 		Panic: func(v any, stack []byte) {
 			s.log.Error("panic", slog.Any("value", v), slog.String("stack", string(stack)))
 		},
@@ -143,6 +146,8 @@ func (s *Shard) handle(ctx context.Context, st *aether.Stream) {
 		err = s.serveExec(ctx, st)
 	case "attach":
 		err = s.serveAttach(ctx, st)
+	case "wait":
+		err = s.serveWait(ctx, st)
 	default:
 		var body []byte
 		if body, err = s.unary(ctx, &open, st.TakeFDs()); err == nil {
