@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 func random(rows, cols int, r *rand.Rand) Matrix {
@@ -22,17 +23,23 @@ func BenchmarkMatMul(b *testing.B) {
 		for name, k := range kernels() {
 			b.Run(fmt.Sprintf("%s/%dx%dx%d", name, s[0], s[1], s[2]), func(b *testing.B) {
 				x, y, c := random(s[0], s[1], r), random(s[1], s[2], r), NewMatrix(s[0], s[2])
+				best := time.Hour // of one call: what the machine can do when nobody else is on it
 				for b.Loop() {
+					start := time.Now()
 					w.matMul(k, c, x, y, false)
+					best = min(best, time.Since(start))
 				}
-				b.ReportMetric(float64(2*s[0]*s[1]*s[2])*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				b.ReportMetric(float64(2*s[0]*s[1]*s[2])/best.Seconds()/1e9, "best-GFLOP/s")
 			})
 			b.Run(fmt.Sprintf("T-%s/%dx%dx%d", name, s[0], s[1], s[2]), func(b *testing.B) {
 				x, y, c := random(s[0], s[1], r), random(s[0], s[2], r), NewMatrix(s[1], s[2])
+				best := time.Hour // of one call: what the machine can do when nobody else is on it
 				for b.Loop() {
+					start := time.Now()
 					w.matMulT(k, c, x, y, false)
+					best = min(best, time.Since(start))
 				}
-				b.ReportMetric(float64(2*s[0]*s[1]*s[2])*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				b.ReportMetric(float64(2*s[0]*s[1]*s[2])/best.Seconds()/1e9, "best-GFLOP/s")
 			})
 		}
 	}

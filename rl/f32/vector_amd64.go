@@ -97,32 +97,31 @@ func addScaledVector(dst, src []float32, s float32) bool {
 	return true
 }
 
-func tanhVector(dst, src []float32) bool {
-	n := min(len(dst), len(src)) &^ 7
-	if n == 0 || !hasAVX2() {
+func tanhVector(dst, src []float32) bool { return scaledTanh(dst, src, 1, 0) }
+
+func sigmoidVector(dst, src []float32) bool { return scaledTanh(dst, src, 0.5, 0.5) }
+
+// scaledTanh writes scale·tanh(scale·x) + plus. A number's result doesn't depend on where it lies: what is left over of
+// whole vectors goes through one, too.
+func scaledTanh(dst, src []float32, scale, plus float32) bool {
+	if !hasAVX2() {
 		return false
 	}
-	scaledTanh(dst, src, n, 1, 0)
-	tanhPortable(dst[n:], src[n:])
-	return true
-}
-
-func sigmoidVector(dst, src []float32) bool {
-	n := min(len(dst), len(src)) &^ 7
-	if n == 0 || !hasAVX2() {
-		return false
-	}
-	scaledTanh(dst, src, n, 0.5, 0.5)
-	sigmoidPortable(dst[n:], src[n:])
-	return true
-}
-
-// scaledTanh writes scale·tanh(scale·x) + plus.
-func scaledTanh(dst, src []float32, n int, scale, plus float32) {
 	k := tanhTerms{
 		in: scale, out: scale, plus: plus, limit: tanhLimit, low: -tanhLimit,
 		a: [7]float32{tanhA13, tanhA11, tanhA9, tanhA7, tanhA5, tanhA3, tanhA1},
 		b: [4]float32{tanhB6, tanhB4, tanhB2, tanhB0},
 	}
-	tanhAVX2(&dst[0], &src[0], n, &k)
+	all := min(len(dst), len(src))
+	n := all &^ 7
+	if n > 0 {
+		tanhAVX2(&dst[0], &src[0], n, &k)
+	}
+	if n < all {
+		var rest [8]float32
+		copy(rest[:], src[n:all])
+		tanhAVX2(&rest[0], &rest[0], 8, &k)
+		copy(dst[n:all], rest[:])
+	}
+	return true
 }
