@@ -48,6 +48,8 @@ type Config struct {
 	Logger     *slog.Logger // nil: nowhere
 	// OnReady is called once, after context.json was written and before the ready line. Nil: not.
 	OnReady func(ContextFile)
+	// TestHooks gives aethers the methods by which tests disturb them; no program sets it.
+	TestHooks bool
 
 	aether []byte // the program dsec-aether; nil: the embedded one
 }

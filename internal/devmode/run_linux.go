@@ -148,7 +148,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 	store := image.NewStore(in.cfg.Logger, filepath.Join(in.dir.DataDir, "images"), in.cfg.ImageStore)
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
-		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether,
+		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
 	})
 	if err != nil {
 		return err

@@ -42,6 +42,8 @@ type Options struct {
 	Keep bool     // sandboxes outlive an orderly stop
 	Pool int      // user namespaces kept ready per shard; 0: the default, negative: none
 	Env  []string // more environment for the node's process, "K=V"
+
+	Hooks bool // aethers have the methods by which tests disturb them
 }
 
 // settings are what the process of a node is told.
@@ -49,6 +51,8 @@ type settings struct {
 	Dir  string
 	Keep bool
 	Pool int
+
+	Hooks bool
 }
 
 // Node is a running instance.
@@ -93,7 +97,7 @@ func serve(raw string) int {
 		stop()
 	}()
 	err := devmode.Run(ctx, devmode.Config{
-		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout,
+		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
@@ -179,7 +183,7 @@ func start(dir string, o Options) (*Node, error) {
 
 // run starts the node's process and waits until it is ready.
 func (n *Node) run() error {
-	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool})
+	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks})
 	if err != nil {
 		return err
 	}

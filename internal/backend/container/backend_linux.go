@@ -43,6 +43,8 @@ type Config struct {
 	PoolSize int
 	// Notify is told when a sandbox's aether has been lost or is back; it must not block. May be nil.
 	Notify func(sandbox string, n Notice)
+	// TestHooks gives shards the methods by which tests disturb them.
+	TestHooks bool
 }
 
 // Notice is something that happened to a sandbox's aether. Its values are names of events.

@@ -139,8 +139,12 @@ var errNoProcess = errors.New("shard doesn't run")
 // spec is what the keeper has to know about a shard. The caller closes the listener.
 func (b *Backend) shardSpec(sh *shard, listener int) *keeper.ShardSpec {
 	d := sh.groups.Dirs()
+	argv := []string{"dsec-aether", "shard", "-name", sh.name}
+	if b.cfg.TestHooks {
+		argv = append(argv, "-test-hooks")
+	}
 	return &keeper.ShardSpec{
-		Name: sh.name, UID: int(sh.uid), Argv: []string{"dsec-aether", "shard", "-name", sh.name},
+		Name: sh.name, UID: int(sh.uid), Argv: argv,
 		Listener: listener, Log: b.shardLog, Program: b.node.aether, SelfDir: sh.groups.Self(),
 		CgroupV2: d.V2, CgroupMemory: d.Memory, CgroupCPU: d.CPU, CgroupPIDs: d.PIDs,
 	}
