@@ -150,7 +150,9 @@ func (k *breakout) Step(context.Context) error {
 			g.fly(obs)
 			if g.y >= paddleY+paddleH {
 				g.balls--
-				g.serve()
+				if g.balls > 0 {
+					g.serve()
+				}
 			}
 			if over = g.balls == 0 || g.score == wallPoints; over {
 				break

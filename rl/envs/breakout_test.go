@@ -132,7 +132,9 @@ func (n *naiveWall) frame(choice int32) {
 	}
 	if n.y >= 320 {
 		n.balls--
-		n.serve()
+		if n.balls > 0 {
+			n.serve()
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/dsec-io/dsec/rl/env"
+	"github.com/dsec-io/dsec/rl/render"
 )
 
 // blocks are the batches that a vector is made of, bound to its buffers.
@@ -94,6 +95,17 @@ func (b *blocks) TakeStats() env.Stats {
 		}
 	}
 	return sum
+}
+
+// Paint implements [render.Painter], where the environments do.
+func (b *blocks) Paint(i int) *render.Canvas {
+	for j := range b.all {
+		p := &b.all[j]
+		if painter, ok := p.batch.(render.Painter); ok && i >= p.first && i < p.first+p.envs {
+			return painter.Paint(i - p.first)
+		}
+	}
+	return nil
 }
 
 func (b *blocks) close() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dsec-io/dsec/rl/env"
+	"github.com/dsec-io/dsec/rl/render"
 )
 
 // Each makes batches of environments that are made one by one and don't reset themselves.
@@ -136,6 +137,17 @@ func (b *each) TakeStats() env.Stats {
 	taken := b.stats
 	b.stats = env.Stats{}
 	return taken
+}
+
+// Paint implements [render.Painter], where the environments do.
+func (b *each) Paint(i int) *render.Canvas {
+	if i < 0 || i >= len(b.seats) {
+		return nil
+	}
+	if painter, ok := b.seats[i].env.(render.Painter); ok {
+		return painter.Paint(0)
+	}
+	return nil
 }
 
 // Close implements [env.Batch].
