@@ -284,10 +284,10 @@ func (x *execution) openStdio() error {
 
 // closeTheirs closes the command's ends here; it has its own by now.
 func (x *execution) closeTheirs() {
-	fds := slices.Clone(x.cmd.fds[:])
+	fds := slices.Clone(x.cmd.fds[:3]) // the fourth is x.state
 	slices.Sort(fds)
 	for _, fd := range slices.Compact(fds) { // a terminal is all three
-		if fd >= 0 && fd != x.state { // which closeOurs knows
+		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}

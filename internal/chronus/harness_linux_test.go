@@ -1,7 +1,6 @@
 package chronus_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -284,7 +282,10 @@ func (c *call) step() bool {
 	if c.err != nil {
 		return false
 	}
-	f, err := c.st.Recv(c.Context())
+	// No command of these tests is silent for so long.
+	ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+	defer cancel()
+	f, err := c.st.Recv(ctx)
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
 			c.err = err
@@ -413,6 +414,3 @@ func wantExit(t testing.TB, r result, code int32) {
 		t.Fatalf("got %v, %+v, %.500q; want exit code %d", r.err, r.exited, r.out, code)
 	}
 }
-
-var _ = bytes.Equal
-var _ = strings.Contains

@@ -96,8 +96,10 @@ func (s *Store) send(m *message) error {
 		return s.err
 	}
 	if err := s.sock.send(m, 0); err != nil {
-		if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ETOOMANYREFS) {
-			s.err = fmt.Errorf("keeper is lost: %w", err)
+		for _, lost := range []error{unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN, unix.EAGAIN} {
+			if errors.Is(err, lost) {
+				s.err = fmt.Errorf("keeper is lost: %w", err)
+			}
 		}
 		return fmt.Errorf("send %s to the keeper: %w", m.name, err)
 	}
