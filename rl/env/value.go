@@ -77,33 +77,41 @@ func pack(s Space, value any, to []float64) ([]float64, error) {
 		}
 		return append(to, float64(v)), nil
 	case MultiDiscrete:
-		v, ok := value.([]int)
-		if !ok || len(v) != len(s.N) {
-			return nil, fmt.Errorf("%T %v isn't %d choices", value, value, len(s.N))
-		}
-		for i, n := range s.N {
-			if v[i] < 0 || v[i] >= n {
-				return nil, fmt.Errorf("%d isn't one of %d choices", v[i], n)
-			}
-			to = append(to, float64(v[i]))
-		}
-		return to, nil
+		return packChoices(s, value, to)
 	case Dict:
 		return packDict(s, value, to)
 	case Tuple:
-		v, ok := value.([]any)
-		if !ok || len(v) != len(s) {
-			return nil, fmt.Errorf("%T isn't a tuple of %d", value, len(s))
-		}
-		var err error
-		for i, part := range s {
-			if to, err = pack(part, v[i], to); err != nil {
-				return nil, fmt.Errorf("%d: %w", i, err)
-			}
-		}
-		return to, nil
+		return packTuple(s, value, to)
 	}
 	return nil, fmt.Errorf("space %T", s)
+}
+
+func packChoices(s MultiDiscrete, value any, to []float64) ([]float64, error) {
+	v, ok := value.([]int)
+	if !ok || len(v) != len(s.N) {
+		return nil, fmt.Errorf("%T %v isn't %d choices", value, value, len(s.N))
+	}
+	for i, n := range s.N {
+		if v[i] < 0 || v[i] >= n {
+			return nil, fmt.Errorf("%d isn't one of %d choices", v[i], n)
+		}
+		to = append(to, float64(v[i]))
+	}
+	return to, nil
+}
+
+func packTuple(s Tuple, value any, to []float64) ([]float64, error) {
+	v, ok := value.([]any)
+	if !ok || len(v) != len(s) {
+		return nil, fmt.Errorf("%T isn't a tuple of %d", value, len(s))
+	}
+	var err error
+	for i, part := range s {
+		if to, err = pack(part, v[i], to); err != nil {
+			return nil, fmt.Errorf("%d: %w", i, err)
+		}
+	}
+	return to, nil
 }
 
 func packDict(s Dict, value any, to []float64) ([]float64, error) {

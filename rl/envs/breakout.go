@@ -190,6 +190,7 @@ func (g *wall) fly(obs []float32) {
 		g.width = paddleW / 2
 	case brick:
 		g.destroy(m.row, m.col, obs)
+	case side:
 	}
 	g.x, g.y = m.x, m.y
 	if m.sideways {

@@ -110,7 +110,7 @@ func (p *cartpole) Step(context.Context) error {
 func (p *cartpole) force(i int) float32 {
 	if p.continuous {
 		// A number that is none compares as false both ways, and pushes nowhere.
-		if a := p.b.Numbers[i]; a == a { //nolint:staticcheck // SA4000: NaN
+		if a := p.b.Numbers[i]; a == a {
 			return max(min(a, 1), -1) * forceMag
 		}
 		return 0

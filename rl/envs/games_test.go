@@ -243,7 +243,8 @@ func dropped(t *testing.T, want, got [4][4]int) (place, tile int) {
 func TestNth(t *testing.T) {
 	r := env.NewRand(1)
 	for range 20000 {
-		free := r.Uint64() & r.Uint64() & 0x1111111111111111
+		a, b := r.Uint64(), r.Uint64()
+		free := a & b & 0x1111111111111111
 		if r.IntN(100) == 0 {
 			free = 0x1111111111111111
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/dsec-io/dsec/rl/env"
 )
@@ -25,9 +26,12 @@ type Async struct {
 	done   sync.Cond // ready has grown
 	todo   queue
 	ready  queue
-	state  []state // of each block
-	turn   int     // the next block to give out, if ordered
-	reset  bool    // the blocks in todo are to be reset, not stepped
+	state  []state       // of each block
+	out    int           // how many blocks the caller has
+	turn   int           // the next block to give out, if ordered
+	want   int           // how many ready blocks done is waited for with; 0: any change
+	cost   time.Duration // of a block, of late, at worst
+	reset  bool          // the blocks in todo are to be reset, not stepped
 	failed error
 	closed bool
 	ctx    context.Context //nolint:containedctx // ends with Close: a step goes on when the call that sent it has returned
@@ -50,13 +54,19 @@ type queue struct {
 }
 
 func (q *queue) push(i int) {
-	q.ring[(q.head+q.n)%len(q.ring)] = i
+	at := q.head + q.n
+	if at >= len(q.ring) {
+		at -= len(q.ring)
+	}
+	q.ring[at] = i
 	q.n++
 }
 
 func (q *queue) pop() int {
 	i := q.ring[q.head]
-	q.head = (q.head + 1) % len(q.ring)
+	if q.head++; q.head == len(q.ring) {
+		q.head = 0
+	}
 	q.n--
 	return i
 }
@@ -77,7 +87,7 @@ func NewAsync(maker Maker, c Config) (*Async, error) {
 		return nil, err
 	}
 	n := len(b.all)
-	a := &Async{blocks: b, ordered: c.Ordered, batch: min(c.Batch, n), state: make([]state, n)}
+	a := &Async{blocks: b, ordered: c.Ordered, batch: min(c.Batch, n), state: make([]state, n), out: n}
 	if c.Batch == 0 {
 		a.batch = max(n/2, 1)
 	}
@@ -88,45 +98,49 @@ func NewAsync(maker Maker, c Config) (*Async, error) {
 		lo, hi := b.rows(i)
 		a.views = append(a.views, Block{Index: i, Lo: lo, Hi: hi, Buffers: b.buffers.View(lo, hi)})
 	}
-	share := max(n/(4*workers), 1)
 	for range min(workers, n) {
-		a.workers.Go(func() { a.serve(make([]int, 0, share)) })
+		a.workers.Go(a.serve)
 	}
 	return a, nil
 }
 
-// serve takes up to cap(mine) blocks at a time, so that many small blocks don't cost a lock each.
-func (a *Async) serve(mine []int) {
-	var err error
+// serve takes one block after another: never two at once, of which the first could hold up the second.
+func (a *Async) serve() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for {
+	for turn := 0; ; turn++ {
 		for a.todo.n == 0 && !a.closed {
 			a.work.Wait()
 		}
 		if a.closed {
 			return
 		}
-		mine = mine[:0]
-		for a.todo.n > 0 && len(mine) < cap(mine) {
-			mine = append(mine, a.todo.pop())
-		}
-		reset := a.reset
+		i, reset := a.todo.pop(), a.reset
+		// Looking at the clock takes longer than some blocks do.
+		clock := turn%16 == 0 || a.cost > time.Microsecond
 		a.mu.Unlock()
-		for _, i := range mine {
-			if err = a.all[i].run(a.ctx, reset); err != nil {
-				break
-			}
+		var began time.Time
+		if clock {
+			began = time.Now()
+		}
+		err := a.all[i].run(a.ctx, reset)
+		var took time.Duration
+		if clock {
+			took = time.Since(began)
 		}
 		a.mu.Lock()
+		if clock {
+			a.cost = max(a.cost-a.cost/8, took)
+		}
 		if err != nil && a.failed == nil {
 			a.failed = err
 		}
-		for _, i := range mine {
-			a.state[i] = waiting
-			a.ready.push(i)
+		a.state[i] = waiting
+		a.ready.push(i)
+		// Whoever waits for more isn't woken for less.
+		if a.failed != nil || a.enough(a.want) {
+			a.done.Signal()
 		}
-		a.done.Signal()
 	}
 }
 
@@ -145,7 +159,7 @@ func (a *Async) Reset(ctx context.Context, seed uint64) error {
 		return a.failed
 	}
 	a.seed(seed)
-	a.ready.n, a.turn, a.reset = 0, 0, true
+	a.ready.n, a.turn, a.out, a.reset = 0, 0, 0, true
 	for i := range a.state {
 		a.state[i] = sent
 		a.todo.push(i)
@@ -206,7 +220,12 @@ func (a *Async) RecvInto(ctx context.Context, to []Block) ([]Block, error) {
 	if want == 0 {
 		return to, ErrOutOfTurn
 	}
+	a.want = want
+	defer func() { a.want = 0 }()
 	for a.failed == nil && !a.enough(want) {
+		if a.todo.n > 0 {
+			a.work.Broadcast()
+		}
 		if err := a.wait(ctx); err != nil {
 			return to, err
 		}
@@ -217,6 +236,7 @@ func (a *Async) RecvInto(ctx context.Context, to []Block) ([]Block, error) {
 	for range want {
 		i := a.take()
 		a.state[i] = received
+		a.out++
 		to = append(to, a.views[i])
 	}
 	return to, nil
@@ -224,13 +244,12 @@ func (a *Async) RecvInto(ctx context.Context, to []Block) ([]Block, error) {
 
 // coming counts the blocks that can be waited for: in order, those up to the first that the caller has.
 func (a *Async) coming() int {
+	if !a.ordered {
+		return len(a.state) - a.out
+	}
 	n := 0
-	for i := range a.state {
-		if a.state[(a.turn+i)%len(a.state)] != received {
-			n++
-		} else if a.ordered {
-			break
-		}
+	for n < len(a.state) && a.state[(a.turn+n)%len(a.state)] != received {
+		n++
 	}
 	return n
 }
@@ -277,14 +296,23 @@ func (a *Async) Send(blocks ...Block) error {
 	}
 	for _, b := range blocks {
 		a.state[b.Index] = sent
+		a.out--
 		a.todo.push(b.Index)
 	}
-	if len(blocks) == 1 {
-		a.work.Signal()
-	} else {
-		a.work.Broadcast()
-	}
+	a.wakeFor(len(blocks))
 	return nil
+}
+
+// wakeFor wakes as many workers as n more blocks are worth. If that proves too few, RecvInto wakes the rest before it
+// waits.
+func (a *Async) wakeFor(n int) {
+	if helpers := 1 + int(time.Duration(n)*min(a.cost, worthWaking)/worthWaking); helpers < n {
+		for range helpers {
+			a.work.Signal()
+		}
+		return
+	}
+	a.work.Broadcast()
 }
 
 // TakeStats implements [env.StatsTaker]. It waits for the steps under way.

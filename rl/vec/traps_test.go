@@ -45,9 +45,10 @@ func (s *script) Step(_ context.Context, b *env.Buffers) error {
 	s.tick++
 	b.ObsF32[0] = float32(s.tick)
 	b.Rewards[0] = float32(10 * s.tick)
-	if end == "terminal" {
+	switch end {
+	case "terminal":
 		b.Terminals[0] = 1
-	} else if end == "truncated" {
+	case "truncated":
 		b.Truncations[0] = 1
 	}
 	return nil

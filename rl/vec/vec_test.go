@@ -35,12 +35,8 @@ type player struct {
 	plays  []int
 }
 
-func newPlayer(v interface {
-	Spec() env.Spec
-	Buffers() *env.Buffers
-}) *player {
-	n := v.Buffers().Rows
-	return &player{spec: v.Spec(), traces: make([]uint64, n), plays: make([]int, n)}
+func newPlayer(spec env.Spec, b *env.Buffers) *player {
+	return &player{spec: spec, traces: make([]uint64, b.Rows), plays: make([]int, b.Rows)}
 }
 
 // play looks at the rows that begin at lo, and acts.
@@ -73,7 +69,7 @@ func (p *player) play(lo int, b *env.Buffers) {
 
 func playVector(t testing.TB, v vec.Vector, seed uint64, steps int) *player {
 	t.Helper()
-	p := newPlayer(v)
+	p := newPlayer(v.Spec(), v.Buffers())
 	if err := v.Reset(t.Context(), seed); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +86,7 @@ func playVector(t testing.TB, v vec.Vector, seed uint64, steps int) *player {
 // playAsync has every row step as often, in whatever order blocks come.
 func playAsync(t testing.TB, a *vec.Async, seed uint64, steps int) *player {
 	t.Helper()
-	p := newPlayer(a)
+	p := newPlayer(a.Spec(), a.Buffers())
 	if err := a.Reset(t.Context(), seed); err != nil {
 		t.Fatal(err)
 	}

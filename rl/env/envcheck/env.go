@@ -1,6 +1,7 @@
 package envcheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,17 @@ func Env(ctx context.Context, open func() (env.Env, error), c Config) error {
 	if err != nil {
 		return fmt.Errorf("make an environment: %w", err)
 	}
-	defer e.Close()
-	if err := checkSpec(e.Spec()); err != nil {
-		return err
+	err = checkSpec(e.Spec())
+	if err == nil {
+		err = overIsOver(ctx, e, c)
 	}
-	if err := overIsOver(ctx, e, c); err != nil {
+	if err := errors.Join(err, e.Close()); err != nil {
 		return err
 	}
 	return Batch(ctx, vec.Each(open), c)
 }
+
+var errTaken = errors.New("it's taken") //nolint:gochecknoglobals // an error value
 
 // overIsOver plays one episode to its end, if it has one that random actions find, and a step too many.
 func overIsOver(ctx context.Context, e env.Env, c Config) error {
@@ -49,7 +52,7 @@ func overIsOver(ctx context.Context, e env.Env, c Config) error {
 		}
 		b.BeginStep()
 		if err := e.Step(ctx, b); !errors.Is(err, env.ErrEpisodeOver) {
-			return fmt.Errorf("a step after the end of the episode: %v, want ErrEpisodeOver", err)
+			return fmt.Errorf("a step after the end of the episode isn't refused with ErrEpisodeOver: %w", cmp.Or(err, errTaken))
 		}
 		return nil
 	}

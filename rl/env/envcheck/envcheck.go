@@ -33,12 +33,12 @@ func (c Config) filled() Config {
 // Batch checks what makes batches. Among what it looks at: everything is in its space, flags are 0 or 1 and never both,
 // each episode is the same wherever its environment sits and whatever ran before, final observations are whole, and
 // no row but the own is written.
-func Batch(ctx context.Context, open func(envs int) (env.Batch, error), c Config) error {
+func Batch(ctx context.Context, open func(envs int) (env.Batch, error), c Config) (err error) {
 	c = c.filled()
 	var all []*player
 	defer func() {
 		for _, p := range all {
-			p.batch.Close()
+			err = errors.Join(err, p.batch.Close())
 		}
 	}()
 	// Two together, whose unused memory holds different rubbish, and one that has its environments one by one.

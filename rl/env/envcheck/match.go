@@ -119,23 +119,13 @@ func (m *match) look() error {
 func (m *match) values() error {
 	b := m.first.own
 	for row := range b.Rows {
-		t, u, mask := b.Terminals[row], b.Truncations[row], b.Masks[row]
-		switch {
-		case t > 1 || u > 1 || mask > 1:
-			return fmt.Errorf("row %d: terminal %d, truncation %d, mask %d: flags are 0 or 1", row, t, u, mask)
-		case t&u != 0:
-			return fmt.Errorf("row %d: terminal and truncated at once: what has ended isn't cut off", row)
-		case mask == 0 && t|u != 0:
-			return fmt.Errorf("row %d: done and masked", row)
-		case mask == 0 && b.Rewards[row] != 0:
-			return fmt.Errorf("row %d: masked, with a reward of %v", row, b.Rewards[row])
-		case math.IsNaN(float64(b.Rewards[row])) || math.IsInf(float64(b.Rewards[row]), 0):
-			return fmt.Errorf("row %d: reward %v, or none written", row, b.Rewards[row])
+		if err := flags(b, row); err != nil {
+			return fmt.Errorf("row %d: %w", row, err)
 		}
 		if err := inSpace(m.spec, b.ObsU8, b.ObsF32, row); err != nil {
 			return fmt.Errorf("row %d: observation: %w", row, err)
 		}
-		if t|u != 0 {
+		if b.Done(row) {
 			if err := inSpace(m.spec, b.FinalU8, b.FinalF32, row); err != nil {
 				return fmt.Errorf("row %d: final observation: %w", row, err)
 			}
@@ -143,6 +133,23 @@ func (m *match) values() error {
 		if err := openChoices(m.spec, b, row); err != nil {
 			return fmt.Errorf("row %d: %w", row, err)
 		}
+	}
+	return nil
+}
+
+func flags(b *env.Buffers, row int) error {
+	t, u, mask, reward := b.Terminals[row], b.Truncations[row], b.Masks[row], float64(b.Rewards[row])
+	switch {
+	case t > 1 || u > 1 || mask > 1:
+		return fmt.Errorf("terminal %d, truncation %d, mask %d: flags are 0 or 1", t, u, mask)
+	case t&u != 0:
+		return errors.New("terminal and truncated at once: what has ended isn't cut off")
+	case mask == 0 && t|u != 0:
+		return errors.New("done and masked")
+	case mask == 0 && reward != 0:
+		return fmt.Errorf("masked, with a reward of %v", reward)
+	case math.IsNaN(reward) || math.IsInf(reward, 0):
+		return fmt.Errorf("reward %v, or none written", reward)
 	}
 	return nil
 }
