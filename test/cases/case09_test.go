@@ -1,0 +1,106 @@
+package cases
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/libdsec"
+	"github.com/dsec-io/dsec/test/testbed"
+)
+
+func TestCase09SessionUnusableAfterOneStuckCommand(t *testing.T) {
+	t.Parallel()
+	sb := testbed.Shared(t).Create(t, api.Spec{})
+	one, two := newSession(t, sb), newSession(t, sb)
+	r := run(t, sb, hang, libdsec.Cmd{Session: one, Shell: "mkdir -p /work && cd /work && export GREETING='a b' && mkfifo /stuck"})
+	if !exited(r.ExitStatus, 0) {
+		t.Fatalf("%+v %s", r.ExitStatus, r.Stderr)
+	}
+
+	// The other session is used all the time, and no use of it may take long.
+	var other sync.WaitGroup
+	var slowest atomic.Int64
+	stop := make(chan struct{})
+	other.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			began := time.Now()
+			r, err := sb.Exec(t.Context(), libdsec.Cmd{Session: two, Shell: "echo two"})
+			if err != nil || string(r.Stdout) != "two\n" {
+				t.Errorf("session two: %+v %v", r, err)
+				return
+			}
+			slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+		}
+	})
+	for _, tc := range []struct {
+		name, stuck string
+		answers     time.Duration
+	}{
+		{"waiting", "cat /stuck", 2 * time.Second},
+		{"waiting child", "sleep 9 & cat /stuck; wait", 2 * time.Second},
+		// Deaf to what Ctrl-C sends, it is killed after a grace.
+		{"deaf", "trap '' INT; while :; do :; done", hang},
+	} {
+		ended := make(chan api.ExitStatus, 1) // one status
+		go func() {
+			r, err := sb.Exec(t.Context(), libdsec.Cmd{Session: one, Shell: tc.stuck})
+			if err != nil {
+				t.Errorf("%s: %v", tc.name, err)
+				r = new(libdsec.Result)
+			}
+			ended <- r.ExitStatus
+		}()
+		testbed.Until(t, hang, "the session is busy", func() bool { return busy(t, sb, one) })
+		began := time.Now()
+		if err := sb.InterruptSession(within(t, hang), one); err != nil {
+			t.Fatalf("%s: interrupt: %v", tc.name, err)
+		}
+		r := run(t, sb, hang, libdsec.Cmd{Session: one, Shell: `echo "$PWD $GREETING"`})
+		if got := string(r.Stdout); got != "/work a b\n" || !exited(r.ExitStatus, 0) {
+			t.Errorf("%s: after it the session says %q, %+v", tc.name, got, r.ExitStatus)
+		}
+		if took := time.Since(began); took > tc.answers {
+			t.Errorf("%s: the session answers after %v", tc.name, took)
+		}
+		if st := <-ended; exited(st, 0) {
+			t.Errorf("%s: the interrupted command succeeded: %+v", tc.name, st)
+		}
+	}
+	close(stop)
+	other.Wait()
+	if d := time.Duration(slowest.Load()); d > time.Second {
+		t.Errorf("session two once took %v", d)
+	}
+}
+
+func newSession(t *testing.T, sb *libdsec.Sandbox) string {
+	t.Helper()
+	s, err := sb.NewSession(t.Context(), api.Session{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ID
+}
+
+func busy(t *testing.T, sb *libdsec.Sandbox, id string) bool {
+	t.Helper()
+	all, err := sb.Sessions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.ID == id {
+			return s.Busy
+		}
+	}
+	t.Fatalf("session %s isn't listed", id)
+	return false
+}
