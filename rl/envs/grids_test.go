@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/dsec-io/dsec/rl/env"
-	"github.com/dsec-io/dsec/rl/vec"
 )
 
 func TestMazeReference(t *testing.T) {
@@ -280,113 +279,5 @@ func steer(p *table, s *snakes) {
 				p.b.Choices[at] = int32(a)
 			}
 		}
-	}
-}
-
-func TestForageReference(t *testing.T) {
-	const steps, size, agents, maxSteps = 3000, 7, 3, 40
-	var all []*Forage
-	maker := vec.Each(func() (env.Env, error) {
-		f, err := NewForage(ForageConfig{MaxSteps: maxSteps})
-		all = append(all, f)
-		return f, err
-	})
-	v, err := vec.NewSerial(maker, tableEnvs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v.Close()
-	if err := v.Reset(t.Context(), 3); err != nil {
-		t.Fatal(err)
-	}
-	p := &table{t: t, v: v, b: v.Buffers(), rand: env.NewRand(5)}
-	type state struct {
-		grid [size][size]uint8
-		at   [agents][2]int
-		out  [agents]bool
-		tick int
-	}
-	snapshot := func(f *Forage) (s state) {
-		for i, v := range f.grid {
-			s.grid[i/size][i%size] = v
-		}
-		for i, at := range f.at {
-			s.at[i], s.out[i] = [2]int{at / size, at % size}, at < 0
-		}
-		s.tick = f.tick
-		return s
-	}
-	masked, eaten, cuts, cleared, allOut := 0, 0, 0, 0, 0
-	for range steps {
-		states := make([]state, tableEnvs)
-		for i, f := range all {
-			states[i] = snapshot(f)
-		}
-		p.choose()
-		p.step()
-		for i := range states {
-			s := &states[i]
-			s.tick++
-			var reward [agents]float32
-			var terminal, mask [agents]bool
-			for j := range agents {
-				mask[j] = !s.out[j]
-				if s.out[j] {
-					continue
-				}
-				way := [][2]int{{0, 0}, {1, 0}, {-1, 0}, {0, -1}, {0, 1}}[p.b.Choices[i*agents+j]]
-				to := [2]int{s.at[j][0] + way[0], s.at[j][1] + way[1]}
-				if min(to[0], to[1]) < 0 || max(to[0], to[1]) >= size {
-					continue
-				}
-				taken := false
-				for k := range agents {
-					taken = taken || k != j && !s.out[k] && s.at[k] == to
-				}
-				if taken {
-					continue
-				}
-				s.at[j] = to
-				switch tile := &s.grid[to[0]][to[1]]; *tile {
-				case 1:
-					*tile, reward[j] = 0, 1
-					eaten++
-				case 2:
-					s.out[j], reward[j], terminal[j] = true, -1, true
-				}
-			}
-			food, alive := 0, 0
-			for r := range s.grid {
-				for _, v := range s.grid[r] {
-					food += int(v & 1)
-				}
-			}
-			for j := range agents {
-				alive += map[bool]int{false: 1}[s.out[j]]
-			}
-			late := s.tick == maxSteps && food > 0
-			switch {
-			case food == 0:
-				cleared++
-			case alive == 0:
-				allOut++
-			case late:
-				cuts++
-			}
-			for j := range agents {
-				row := i*agents + j
-				done, cut := terminal[j] || food == 0 && !s.out[j], late && !s.out[j]
-				if !mask[j] {
-					masked++
-				}
-				if p.b.Rewards[row] != reward[j] || (p.b.Masks[row] == 1) != mask[j] || (p.b.Terminals[row] == 1) != done || (p.b.Truncations[row] == 1) != cut {
-					t.Fatalf("environment %d, agent %d: reward %v, mask %d, terminal %d, truncation %d, want %v, %v, %v, %v", i, j,
-						p.b.Rewards[row], p.b.Masks[row], p.b.Terminals[row], p.b.Truncations[row], reward[j], mask[j], done, cut)
-				}
-			}
-		}
-	}
-	if masked < 1000 || eaten < 1000 || cuts < 20 || allOut < 20 {
-		t.Errorf("%d masked, %d eaten, %d cleared, %d all out, %d truncations: the test has seen too little", masked, eaten, cleared, allOut, cuts)
 	}
 }

@@ -166,22 +166,15 @@ func TestMaskOfAgentsOut(t *testing.T) {
 		if err := v.Step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for e := range 8 {
-			over := true
-			for row := 2 * e; row < 2*e+2; row++ {
-				if (b.Masks[row] == 0) != out[row] {
-					t.Fatalf("row %d: mask %d, out %v", row, b.Masks[row], out[row])
-				}
-				if out[row] {
-					masked++
-					if b.Rewards[row] != 0 || b.Done(row) {
-						t.Fatalf("row %d: masked, reward %v, done %v", row, b.Rewards[row], b.Done(row))
-					}
-				}
-				out[row] = out[row] || b.Done(row)
-				over = over && out[row]
+		for row := range b.Rows {
+			if (b.Masks[row] == 0) != out[row] || out[row] && (b.Rewards[row] != 0 || b.Done(row)) {
+				t.Fatalf("row %d: out %v, mask %d, reward %v, done %v", row, out[row], b.Masks[row], b.Rewards[row], b.Done(row))
 			}
-			if over {
+			masked += 1 - int(b.Masks[row])
+			out[row] = out[row] || b.Done(row)
+		}
+		for e := range 8 {
+			if out[2*e] && out[2*e+1] {
 				last++
 				out[2*e], out[2*e+1] = false, false
 			}

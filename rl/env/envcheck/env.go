@@ -28,7 +28,7 @@ func Env(ctx context.Context, open func() (env.Env, error), c Config) error {
 	return Batch(ctx, vec.Each(open), c)
 }
 
-var errTaken = errors.New("it's taken") //nolint:gochecknoglobals // an error value
+var errTaken = errors.New("it's taken")
 
 // overIsOver plays one episode to its end, if it has one that random actions find, and a step too many.
 func overIsOver(ctx context.Context, e env.Env, c Config) error {
