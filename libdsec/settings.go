@@ -26,6 +26,7 @@ type Settings struct {
 	Endpoint string `json:"endpoint"`
 	Token    string `json:"token"`
 	Source   string `json:"-"` // where they came from, for people
+	File     string `json:"-"` // the context file that they were read from; empty: none
 }
 
 // Resolve finds settings in the documented order: DSEC_ENDPOINT and DSEC_TOKEN, then the file that DSEC_CONTEXT names,
@@ -81,7 +82,7 @@ func ReadContextFile(path string) (Settings, error) {
 	if c.Endpoint == "" {
 		return Settings{}, fmt.Errorf("read context file: %s has no endpoint", path)
 	}
-	return Settings{Endpoint: c.Endpoint, Token: c.Token, Source: path}, nil
+	return Settings{Endpoint: c.Endpoint, Token: c.Token, Source: path, File: path}, nil
 }
 
 // Contexts is the user's folder of named contexts: a file for each, and the name of the current one. A context either

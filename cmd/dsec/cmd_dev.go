@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/devmode"
 )
 
 // devFlags are dsec dev's.
@@ -23,6 +24,7 @@ type devFlags struct {
 	hosts     []string
 	images    string
 	idRanges  string
+	pool      int
 	logLevel  string
 	logFormat string
 }
@@ -54,6 +56,7 @@ func (a *app) devCommand() *cobra.Command {
 	fs.StringArrayVar(&f.hosts, "host", nil, "further host name to answer to (repeatable)")
 	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
 	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide file of id ranges (default /run/dsec/idranges.json)")
+	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "user namespaces and roots kept ready per shard; 0: none")
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
 	return cmd
 }

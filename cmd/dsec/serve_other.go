@@ -18,6 +18,8 @@ func linuxOnly(command string) error {
 
 func (a *app) serveDev(context.Context, *devFlags, *slog.Logger) error { return linuxOnly("dsec dev") }
 
+func (a *app) bench(context.Context, string, *benchFlags) error { return linuxOnly("dsec bench") }
+
 func probeMachine(context.Context, doctor.Options) (doctor.Report, error) {
 	return doctor.Report{}, linuxOnly("dsec doctor")
 }

@@ -23,8 +23,7 @@ import (
 
 // Defaults of a [Config].
 const (
-	defaultPool = 16
-
+	DefaultPool       = 16
 	DefaultListen     = "127.0.0.1:7080"
 	DefaultImageStore = "/var/lib/dsec/images"
 )
@@ -67,7 +66,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Listen = cmp.Or(c.Listen, DefaultListen)
 	c.ImageStore = cmp.Or(c.ImageStore, DefaultImageStore)
-	c.PoolSize = cmp.Or(c.PoolSize, defaultPool)
+	c.PoolSize = cmp.Or(c.PoolSize, DefaultPool)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// benchFlags are dsec bench's.
+type benchFlags struct {
+	json        bool
+	quick       bool
+	profile     bool
+	n           int
+	concurrency []int
+	peers       []string
+	out         string
+	images      string
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a server as its clients meet it",
+		Long: "Measures the server of the current context over HTTP, from this process. Where a benchmark needs other settings,\n" +
+			"or no server answers, it starts a `dsec dev --no-context` of its own and says so. Peers do the same steps in the\n" +
+			"same run, block by block in turns. Failures and progress go to stderr, the figures to stdout; the exit code is 1\n" +
+			"when anything failed. Needs root on Linux, and the images of `make setup`.",
+		Example: "  dsec bench create --quick\n  dsec bench exec --json --peers crun --out /tmp/bench",
+		Args:    exactly(),
+		RunE:    help,
+	}
+	cmd.AddCommand(
+		a.oneBench("create", "Measure lives: create, first command, stop", "  dsec bench create --concurrency 1,8 --peers crun,runc,bwrap"),
+		a.oneBench("exec", "Measure commands in running sandboxes", "  dsec bench exec --n 5000 --concurrency 16"))
+	return cmd
+}
+
+func (a *app) oneBench(name, short, example string) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:     name,
+		Short:   short,
+		Example: example,
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.profile {
+				return api.FieldError(api.CodeNotImplemented, "--profile", "leave it out", "dsec bench can't write profiles yet")
+			}
+			if f.n < 0 || slices.ContainsFunc(f.concurrency, func(c int) bool { return c < 1 || c > 4096 }) {
+				return api.FieldError(api.CodeInvalid, "--concurrency", "numbers from 1 to 4096, and --n above 0", "nothing can be measured with that")
+			}
+			known := []string{"crun", "runc", "bwrap"}
+			for _, p := range f.peers {
+				if !slices.Contains(known, p) {
+					return api.FieldError(api.CodeInvalid, "--peers", "some of "+strings.Join(known, ", "), "no peer %q", p)
+				}
+			}
+			return a.bench(cmd.Context(), name, &f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.BoolVar(&f.json, "json", false, "print one JSON document and nothing else")
+	fs.BoolVar(&f.quick, "quick", false, "fewer operations, on the same path")
+	fs.IntVar(&f.n, "n", 0, "operations per concurrency (default: the benchmark's)")
+	fs.IntSliceVar(&f.concurrency, "concurrency", nil, "how many operations at once, one run each (default: the benchmark's)")
+	fs.StringSliceVar(&f.peers, "peers", nil, "compare with crun, runc, bwrap")
+	fs.StringVar(&f.out, "out", "", "folder for raw samples and plots")
+	fs.BoolVar(&f.profile, "profile", false, "write flame graphs (not supported yet)")
+	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
+	complete(cmd, "peers", cobra.FixedCompletions([]string{"crun", "runc", "bwrap"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// typed is the command line that prints the figures again.
+func (f *benchFlags) typed(name string) string {
+	words := []string{"dsec bench", name}
+	if f.quick {
+		words = append(words, "--quick")
+	}
+	if f.n > 0 {
+		words = append(words, fmt.Sprintf("--n %d", f.n))
+	}
+	if len(f.concurrency) > 0 {
+		words = append(words, "--concurrency "+strings.Trim(strings.Join(strings.Fields(fmt.Sprint(f.concurrency)), ","), "[]"))
+	}
+	if len(f.peers) > 0 {
+		words = append(words, "--peers "+strings.Join(f.peers, ","))
+	}
+	return strings.Join(words, " ")
+}
