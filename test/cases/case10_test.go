@@ -81,6 +81,9 @@ func TestCase10HiddenDefaultLimitKillsLongCommands(t *testing.T) {
 		if took := time.Since(began); took < delay {
 			t.Errorf("answered after %v, so nothing was delayed by %v", took, delay)
 		}
+		if n := p.answered.Load(); n != 1 {
+			t.Errorf("the client has asked %d times", n)
+		}
 	})
 }
 

@@ -82,7 +82,7 @@ func (p *proxy) carry(client net.Conn) {
 	buf := make([]byte, 64<<10)
 	for first := true; ; first = false {
 		n, err := node.Read(buf)
-		if d := p.delay.Load(); d > 0 {
+		if d := p.delay.Load(); d > 0 && n > 0 {
 			<-time.After(time.Duration(d))
 		}
 		if n > 0 {
