@@ -31,6 +31,8 @@ var housePlan = [][]string{
 	{"internal/edge/spec"},
 	{"internal/image", "internal/idrange", "internal/aetherbin"},
 	{"internal/chronus"},
+	{"internal/chronus/launch"},
+	{"internal/chronus/account", "internal/chronus/journal"},
 	{"internal/keeper"},
 	{"internal/aether/..."},
 	{"internal/spawn"},
@@ -61,7 +63,7 @@ var onlyFor = []struct {
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/chronus",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/chronus/...",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},
@@ -69,7 +71,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{"unsafe"},
-		[]string{"internal/spawn", "internal/linux/...", "internal/keeper", "internal/chronus", "internal/backend/container", "internal/aether/unixfd"},
+		[]string{"internal/spawn", "internal/linux/...", "internal/keeper", "internal/chronus/...", "internal/backend/container", "internal/aether/unixfd"},
 		"memory that the kernel reads belongs to the rooms that call it by hand",
 	},
 	{

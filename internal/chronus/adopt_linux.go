@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -163,7 +164,7 @@ func (s *Shard) newKeeper(ctx context.Context, fds []int) error {
 		}
 		return api.Errorf(api.CodeInvalid, "a keeper's socket is one descriptor, not %d", len(fds))
 	}
-	store, err := keeper.OpenStore(fds[0], lowFDs)
+	store, err := keeper.OpenStore(fds[0], launch.LowFDs)
 	if err != nil {
 		_ = unix.Close(fds[0])
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -28,7 +29,7 @@ const (
 )
 
 // attend serves the stream of a command that has just started until its end is told or the caller is gone.
-func (x *execution) attend(ctx context.Context, st *aether.Stream, w *work, p *process) error {
+func (x *execution) attend(ctx context.Context, st *aether.Stream, p *process) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var in sync.WaitGroup
 	defer in.Wait()
@@ -41,7 +42,7 @@ func (x *execution) attend(ctx context.Context, st *aether.Stream, w *work, p *p
 		if x.req.Stdin {
 			listen()
 		}
-		done, err := p.quick(ctx, st, w)
+		done, err := p.quick(ctx, st)
 		if done || err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (p *process) unblock(in *sync.WaitGroup) {
 }
 
 func (p *process) started() []byte {
-	m := aether.Started{ID: p.meta.ID, PIDInside: int32(p.inside), StartedAtUnixNano: p.meta.Started}
+	m := aether.Started{ID: p.meta.ID, PIDInside: int32(p.Inside), StartedAtUnixNano: p.meta.Started}
 	return m.AppendTo(nil)
 }
 
@@ -156,15 +157,15 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 }
 
 // quick waits for a short command's end and answers. done is false when it has to become a process, which it is then.
-func (p *process) quick(ctx context.Context, st *aether.Stream, w *work) (done bool, err error) {
+func (p *process) quick(ctx context.Context, st *aether.Stream) (done bool, err error) {
 	began := time.Now()
-	conn, err := p.file.SyscallConn()
+	conn, err := p.File.SyscallConn()
 	if err != nil {
 		return false, err
 	}
 	if p.meta.TimeoutMS == 0 || time.Duration(p.meta.TimeoutMS)*time.Millisecond >= shortest {
 		for i, d := range quickTimes() {
-			_ = p.file.SetReadDeadline(began.Add(d))
+			_ = p.File.SetReadDeadline(began.Add(d))
 			var raw int32
 			var waitErr error
 			err := conn.Read(func(fd uintptr) bool {
@@ -172,13 +173,13 @@ func (p *process) quick(ctx context.Context, st *aether.Stream, w *work) (done b
 				return !errors.Is(waitErr, keeper.ErrRunning)
 			})
 			if err == nil {
-				return p.quickEnd(ctx, st, w, raw, waitErr)
+				return p.quickEnd(ctx, st, raw, waitErr)
 			}
 			if !errors.Is(err, os.ErrDeadlineExceeded) || i == len(quickTimes())-1 || p.pipesFull() {
 				break
 			}
 		}
-		_ = p.file.SetReadDeadline(time.Time{})
+		_ = p.File.SetReadDeadline(time.Time{})
 	}
 	return false, p.promote([2][]byte{})
 }
@@ -209,7 +210,7 @@ func (p *process) pipesFull() bool {
 
 // quickEnd answers for a command that has ended and been reaped. When a background child still holds an output, the
 // command becomes a process that has ended, so that what the child writes isn't lost and nobody waits for it.
-func (p *process) quickEnd(ctx context.Context, st *aether.Stream, w *work, raw int32, waitErr error) (bool, error) {
+func (p *process) quickEnd(ctx context.Context, st *aether.Stream, raw int32, waitErr error) (bool, error) {
 	p.mu.Lock()
 	p.reaped = true
 	p.mu.Unlock()
@@ -218,31 +219,33 @@ func (p *process) quickEnd(ctx context.Context, st *aether.Stream, w *work, raw 
 		lost = "wait for the command: " + waitErr.Error()
 	}
 	p.conclude(raw, lost)
+	out := p.shard.outputs.Get().(*[2][]byte)
+	defer p.shard.outputs.Put(out)
 	eof := true
-	for i := range w.out {
+	for i := range out {
 		var ended bool
-		w.out[i], ended = p.readToEnd(i, w.out[i][:0])
+		out[i], ended = p.readToEnd(i, out[i][:0])
 		eof = eof && ended
 	}
 	if !eof {
-		return false, p.promote(w.out)
+		return false, p.promote(*out)
 	}
 	for i := range p.raw {
 		_ = unix.Close(p.raw[i])
 		p.raw[i] = -1
 	}
-	p.closeChild()
-	return true, p.answer(ctx, st, w.out)
+	p.Child.Close()
+	return true, p.answer(ctx, st, *out)
 }
 
 // readToEnd reads what the pipe of an ended command holds. Another command's helper may hold the pipe's other end for
 // the moment between its birth and its first steps, so without a left-over process the end is waited for a little.
 func (p *process) readToEnd(i int, b []byte) ([]byte, bool) {
-	const limit = 2 * maxPipe
+	const limit = 2 * journal.MaxPipe
 	var eof bool
 	var err error
 	for end := time.Now().Add(eofGrace); ; {
-		if b, eof, err = readAvailable(p.raw[i], b, limit); eof || err != nil {
+		if b, eof, err = journal.ReadAvailable(p.raw[i], b, limit); eof || err != nil {
 			return b, eof
 		}
 		left := time.Until(end)
@@ -260,7 +263,7 @@ func (p *process) answer(ctx context.Context, st *aether.Stream, out [2][]byte) 
 	r.StdoutTotal, r.StderrTotal = int64(len(out[0])), int64(len(out[1]))
 	keep := p.meta.MaxOutput
 	if keep <= 0 {
-		keep = defaultKeep
+		keep = journal.DefaultKeep
 	}
 	st.Hold()
 	_ = st.Send(ctx, aether.MsgStarted, p.started())

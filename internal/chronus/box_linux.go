@@ -1,7 +1,6 @@
 package chronus
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -9,9 +8,9 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/account"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
-	"github.com/dsec-io/dsec/internal/linux/pidfd"
-	"github.com/dsec-io/dsec/internal/spawn"
 )
 
 // Limits of one box.
@@ -23,9 +22,8 @@ const (
 
 // box is a sandbox as its shard sees it.
 type box struct {
+	launch.Box
 	shard *Shard
-	name  string
-	pidfd int // of its init
 	spec  aether.AddBox
 
 	// mu guards what follows.
@@ -38,9 +36,9 @@ type box struct {
 
 	// accMu guards the accounts and is held while they are read.
 	accMu     sync.Mutex
-	acc       accounts
+	files     account.Files
 	accRead   time.Time
-	accByName map[string]*account
+	accByName map[string]*account.Account
 
 	// ptyMu guards devpts and is held while it is mounted.
 	ptyMu  sync.Mutex
@@ -49,7 +47,7 @@ type box struct {
 
 func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 	return &box{
-		shard: s, name: spec.Name, pidfd: initFD, devpts: -1,
+		Box: launch.Box{Name: spec.Name, PIDFD: initFD, CPUs: int(spec.CPUs)}, shard: s, devpts: -1,
 		spec:     aether.AddBox{Name: spec.Name, User: spec.User, Hostname: spec.Hostname, CPUs: spec.CPUs},
 		procs:    make(map[string]*process),
 		reserved: make(map[string]struct{}),
@@ -60,7 +58,7 @@ func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 
 // item is how the box is kept.
 func (b *box) item() keeper.Item {
-	it := keeper.Item{Key: boxKey + b.name, Blob: b.spec.AppendTo(nil), FDs: []int{b.pidfd}, Wait: keeper.NoWait}
+	it := keeper.Item{Key: boxKey + b.Name, Blob: b.spec.AppendTo(nil), FDs: []int{b.PIDFD}, Wait: keeper.NoWait}
 	b.ptyMu.Lock()
 	defer b.ptyMu.Unlock()
 	if b.devpts >= 0 {
@@ -68,14 +66,6 @@ func (b *box) item() keeper.Item {
 	}
 	return it
 }
-
-// dead tells whether the sandbox's init has ended.
-func (b *box) dead() bool {
-	ended, err := pidfd.Exited(b.pidfd)
-	return err != nil || ended
-}
-
-func (b *box) cpus(l *launcher) (unix.CPUSet, bool) { return l.affinity(b.name, int(b.spec.CPUs)) }
 
 // leave remembers a command's cgroup that couldn't be removed, for the janitor.
 func (b *box) leave(group string) {
@@ -93,7 +83,7 @@ func (b *box) sweep() {
 	}
 	b.mu.Unlock()
 	for _, g := range groups {
-		if b.shard.dirs.RemoveExec(b.name, g) == nil {
+		if b.shard.dirs.RemoveExec(b.Name, g) == nil {
 			b.mu.Lock()
 			delete(b.left, g)
 			b.mu.Unlock()
@@ -115,8 +105,8 @@ func (b *box) close() {
 	for _, se := range sessions {
 		se.close()
 	}
-	b.shard.del(boxKey + b.name)
-	_ = unix.Close(b.pidfd)
+	b.shard.del(boxKey + b.Name)
+	_ = unix.Close(b.PIDFD)
 	b.ptyMu.Lock()
 	defer b.ptyMu.Unlock()
 	if b.devpts >= 0 {
@@ -130,9 +120,9 @@ const (
 	accountsFile = 1 << 20     // the most that is read of one
 )
 
-// account finds who a command runs as. Names that aren't known make the files be read again, so an account is there
+// accountOf finds who a command runs as. Names that aren't known make the files be read again, so an account is there
 // for the command after the one that made it.
-func (b *box) account(who string) (*account, error) {
+func (b *box) accountOf(who string) (*account.Account, error) {
 	if who == "" {
 		who = b.spec.User
 	}
@@ -147,12 +137,12 @@ func (b *box) account(who string) (*account, error) {
 			return nil, err
 		}
 	}
-	acc, err := b.acc.lookup(who)
+	acc, err := b.files.Lookup(who)
 	if api.IsCode(err, api.CodeNoSuchUser) && fresh {
 		if err := b.readAccounts(); err != nil {
 			return nil, err
 		}
-		acc, err = b.acc.lookup(who)
+		acc, err = b.files.Lookup(who)
 	}
 	if err != nil {
 		return nil, err
@@ -162,12 +152,12 @@ func (b *box) account(who string) (*account, error) {
 }
 
 func (b *box) readAccounts() error {
-	fds, err := b.shard.openInside(b, "/etc/passwd", "/etc/group")
+	fds, err := b.shard.launcher.OpenInside(b.Box, "/etc/passwd", "/etc/group")
 	if err != nil {
 		return err
 	}
-	b.acc.passwd, b.acc.group = readRegular(fds[0], b.acc.passwd), readRegular(fds[1], b.acc.group)
-	b.accRead, b.accByName = time.Now(), make(map[string]*account)
+	b.files.Passwd, b.files.Group = readRegular(fds[0], b.files.Passwd), readRegular(fds[1], b.files.Group)
+	b.accRead, b.accByName = time.Now(), make(map[string]*account.Account)
 	return nil
 }
 
@@ -194,61 +184,4 @@ func readRegular(fd int, buf []byte) []byte {
 		buf = buf[:len(buf)+n]
 	}
 	return buf
-}
-
-// openInside opens files of the sandbox for reading, as its root, in a helper that has joined it: no path of a tenant's
-// is ever walked outside. A file that can't be opened is -1.
-func (s *Shard) openInside(b *box, paths ...string) ([]int, error) {
-	var h spawn.Script
-	h.Call(unix.SYS_SETNS, uintptr(b.pidfd), unix.CLONE_NEWUSER|unix.CLONE_NEWNS).As(stepEnter)
-	becomeRoot(&h)
-	const flags = unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
-	opens := make([]*spawn.Step, len(paths))
-	for i, p := range paths {
-		opens[i] = h.Call(unix.SYS_OPENAT, atFDCWD, h.String(p), flags).Ignore()
-	}
-	h.Exit()
-	err := s.help(b, &h)
-	fds := make([]int, len(paths))
-	for i, st := range opens {
-		fds[i] = -1
-		if n := int(st.Result()); n >= lowFDs {
-			fds[i] = n
-		}
-	}
-	if err != nil {
-		for _, fd := range fds {
-			if fd >= 0 {
-				_ = unix.Close(fd)
-			}
-		}
-		return nil, err
-	}
-	return fds, nil
-}
-
-// becomeRoot takes the ids of the sandbox's root, which makes what follows subject to the sandbox's own permissions.
-func becomeRoot(h *spawn.Script) {
-	h.Call(unix.SYS_SETGROUPS, 0, 0).As(stepIDs)
-	h.Call(unix.SYS_SETRESGID, 0, 0, 0).As(stepIDs)
-	h.Call(unix.SYS_SETRESUID, 0, 0, 0).As(stepIDs)
-}
-
-// help runs a helper that shares this process's descriptors, so that what it opens is here afterwards.
-func (s *Shard) help(b *box, h *spawn.Script) error {
-	out, err := spawn.Run(spawn.Attr{Flags: unix.CLONE_FILES, Cgroup: -1, Watch: &s.watch}, h)
-	if err != nil {
-		return api.Errorf(api.CodeNotStarted, "%v", fmt.Errorf("clone a helper: %w", err))
-	}
-	ws, _ := spawn.Wait(out.PID)
-	if out.Failed != nil || ws.Signaled() {
-		if b.dead() {
-			return api.Errorf(api.CodeSandboxDied, "the sandbox's first process has ended")
-		}
-		if out.Failed == nil {
-			return api.Errorf(api.CodeNotStarted, "a helper in the sandbox was killed")
-		}
-		return api.Errorf(api.CodeNotStarted, "a helper in the sandbox: %v", out.Failed)
-	}
-	return nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -22,7 +24,7 @@ type execution struct {
 	box     *box
 	req     aether.ExecStart
 	session *session
-	cmd     command
+	cmd     launch.Command
 	state   int // memfd of a session's or a long script; -1: none
 	stdinW  int // our end of stdin; -1: none
 	outR    [2]int
@@ -32,7 +34,7 @@ type execution struct {
 // serveExec is method "exec".
 func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 	x := &execution{shard: s, state: -1, stdinW: -1, outR: [2]int{-1, -1}, master: -1}
-	x.cmd.fds = [slotSize]int{-1, -1, -1, -1}
+	x.cmd.FDs = [launch.SlotSize]int{-1, -1, -1, -1}
 	open := st.Open()
 	if err := x.req.Unmarshal(open.Body); err != nil {
 		return api.Errorf(api.CodeInvalid, "exec: %v", err)
@@ -56,16 +58,14 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 			return err
 		}
 	}
-	w := s.works.Get().(*work)
-	defer s.works.Put(w)
-	p, err := x.start(w)
+	p, err := x.start()
 	if err != nil {
 		if x.session != nil {
 			x.session.release()
 		}
 		return err
 	}
-	return x.attend(ctx, st, w, p)
+	return x.attend(ctx, st, p)
 }
 
 // check refuses what can't be run, and fills in defaults.
@@ -78,7 +78,7 @@ func (x *execution) check() error {
 		return api.FieldError(api.CodeInvalid, "argv", "", "the command's name is empty")
 	case r.Session != "" && r.TTY:
 		return api.FieldError(api.CodeInvalid, "session", "run a shell on the terminal instead", "a session's commands have no terminal")
-	case r.TimeoutMS < 0, r.MaxOutput < 0, r.MaxOutput > maxKeep:
+	case r.TimeoutMS < 0, r.MaxOutput < 0, r.MaxOutput > journal.MaxKeep:
 		return api.FieldError(api.CodeInvalid, "max_output_bytes", "", "time-out %d ms, output limit %d bytes", r.TimeoutMS, r.MaxOutput)
 	case r.Rows > 1<<16-1, r.Cols > 1<<16-1:
 		return api.FieldError(api.CodeInvalid, "tty", "", "a terminal of %d rows and %d columns", r.Rows, r.Cols)
@@ -92,18 +92,18 @@ func (x *execution) check() error {
 		r.ID = "x" + strings.ToLower(rand.Text())
 	}
 	if !isID(r.ID) {
-		return api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "process id %q", shorten([]byte(r.ID)))
+		return api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "process id %q", launch.Shorten([]byte(r.ID)))
 	}
 	for _, list := range [][][]byte{r.Argv, r.Env, {r.Shell, r.Cwd}} {
 		for _, v := range list {
 			if i := bytes.IndexByte(v, 0); i >= 0 {
-				return api.Errorf(api.CodeInvalid, "a NUL byte at %d of %q: no argument, variable, path or script can hold one", i, shorten(v))
+				return api.Errorf(api.CodeInvalid, "a NUL byte at %d of %q: no argument, variable, path or script can hold one", i, launch.Shorten(v))
 			}
 		}
 	}
 	for _, e := range r.Env {
 		if bytes.IndexByte(e, '=') <= 0 {
-			return api.FieldError(api.CodeInvalid, "env", "", "variable %q has no name", shorten(e))
+			return api.FieldError(api.CodeInvalid, "env", "", "variable %q has no name", launch.Shorten(e))
 		}
 	}
 	return x.checkSizes()
@@ -115,13 +115,13 @@ func (x *execution) checkSizes() error {
 	for i, list := range [][][]byte{r.Argv, r.Env} {
 		what := [...]string{"an argument", "a variable"}[i]
 		for _, v := range list {
-			if len(v) > maxString && (i == 1 || r.Session == "") {
-				return tooLarge(what, len(v), maxString)
+			if len(v) > launch.MaxString && (i == 1 || r.Session == "") {
+				return launch.TooLarge(what, len(v), launch.MaxString)
 			}
 		}
 	}
-	if n := size(r.Argv) + size(r.Env); n > maxArgs {
-		return tooLarge("arguments and environment", n, maxArgs)
+	if n := launch.Size(r.Argv) + launch.Size(r.Env); n > launch.MaxArgs {
+		return launch.TooLarge("arguments and environment", n, launch.MaxArgs)
 	}
 	if len(r.Cwd) >= unix.PathMax {
 		return api.FieldError(api.CodeWorkdirNotFound, "cwd", "", "path of %d bytes is too long", len(r.Cwd))
@@ -130,22 +130,22 @@ func (x *execution) checkSizes() error {
 }
 
 // start brings the command to life. On error nothing of it is left.
-func (x *execution) start(w *work) (_ *process, err error) {
+func (x *execution) start() (_ *process, err error) {
 	defer x.closeTheirs()
 	defer x.closeOurs() // what the process hasn't taken over
 	c := &x.cmd
-	c.box, c.group = x.box, x.req.ID
-	if c.who, err = x.box.account(x.req.User); err != nil {
+	c.Box, c.Group = x.box.Box, x.req.ID
+	if c.Who, err = x.box.accountOf(x.req.User); err != nil {
 		return nil, err
 	}
-	if err := x.plan(w); err != nil {
+	if err := x.plan(); err != nil {
 		return nil, err
 	}
 	if err := x.openStdio(); err != nil {
 		return nil, err
 	}
-	p := &process{shard: x.shard, box: x.box, own: true, outs: 2, raw: [2]int{-1, -1}, state: -1, meta: meta{
-		Box: x.box.name, ID: x.req.ID, Argv: shortArgv(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
+	p := &process{shard: x.shard, box: x.box, own: true, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, state: -1, meta: meta{
+		Box: x.box.Name, ID: x.req.ID, Argv: shortArgv(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
 		Keep: x.req.Keep, Lossless: x.req.Lossless, Log: x.req.Log, MaxOutput: x.req.MaxOutput, TimeoutMS: x.req.TimeoutMS,
 	}}
 	if len(x.req.Shell) > 0 {
@@ -154,24 +154,27 @@ func (x *execution) start(w *work) (_ *process, err error) {
 	if x.req.TTY {
 		p.outs = 1
 	}
-	var journals [2]*journal
+	var journals [2]*journal.Journal
 	if x.req.Keep {
 		if journals, err = p.newJournals(); err != nil {
 			return nil, err
 		}
 	}
-	p.meta.OOMKills, _ = x.shard.dirs.OOMKills(x.box.name)
+	p.meta.OOMKills, _ = x.shard.dirs.OOMKills(x.box.Name)
 	p.meta.Started = time.Now().UnixNano()
-	if p.child, err = x.shard.spawn(w, c); err != nil {
+	if p.Child, err = x.shard.launcher.Spawn(c); err != nil {
 		closeJournals(journals)
+		if c.Left != "" {
+			x.box.leave(c.Left)
+		}
 		return nil, x.shellError(err)
 	}
-	p.meta.PID, p.meta.Inside, p.meta.Group = p.pid, p.inside, c.group
+	p.meta.PID, p.meta.Inside, p.meta.Group = p.PID, p.Inside, c.Group
 	return p, x.adopt(p, journals)
 }
 
 // adopt makes a born command a process. Only here can an error come after something has run.
-func (x *execution) adopt(p *process, journals [2]*journal) error {
+func (x *execution) adopt(p *process, journals [2]*journal.Journal) error {
 	p.raw = x.outR
 	if x.master >= 0 {
 		p.raw[0] = x.master
@@ -206,11 +209,11 @@ func (x *execution) adopt(p *process, journals [2]*journal) error {
 // abandon kills and reaps a command that can't become a process.
 func (p *process) abandon() {
 	p.kill(cause{cancelled: true})
-	_ = unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0)
+	_ = unix.PidfdSendSignal(p.FD, unix.SIGKILL, nil, 0)
 	for {
-		poll := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+		poll := []unix.PollFd{{Fd: int32(p.FD), Events: unix.POLLIN}}
 		_, _ = unix.Poll(poll, 100)
-		if _, err := keeper.WaitPIDFD(p.fd, true); !errors.Is(err, keeper.ErrRunning) {
+		if _, err := keeper.WaitPIDFD(p.FD, true); !errors.Is(err, keeper.ErrRunning) {
 			break
 		}
 	}
@@ -225,39 +228,42 @@ func (p *process) abandon() {
 			_ = unix.Close(p.raw[i])
 		}
 		if p.src[i] != nil {
-			p.src[i].shut()
-			p.src[i].free()
+			p.src[i].Shut()
+			p.src[i].Free()
 		}
 		if p.out[i] != nil {
-			p.out[i].close()
+			p.out[i].Close()
 		}
 	}
-	p.closeChild()
+	p.Child.Close()
 }
 
-func (p *process) newJournals() ([2]*journal, error) {
-	var js [2]*journal
+func (p *process) newJournals() ([2]*journal.Journal, error) {
+	var js [2]*journal.Journal
 	for i := range p.outs {
-		j, err := newJournal(p.meta.MaxOutput)
+		j, err := journal.New(p.journalOptions())
 		if err != nil {
 			closeJournals(js)
 			return js, api.Errorf(api.CodeNotStarted, "%v", err)
 		}
-		j.lossless = p.meta.Lossless
 		js[i] = j
 	}
 	return js, nil
 }
 
-func closeJournals(js [2]*journal) {
+func (p *process) journalOptions() journal.Options {
+	return journal.Options{Keep: p.meta.MaxOutput, Lossless: p.meta.Lossless}
+}
+
+func closeJournals(js [2]*journal.Journal) {
 	for _, j := range js {
 		if j != nil {
-			j.close()
+			j.Close()
 		}
 	}
 }
 
-// openStdio makes the pipes or the terminal. x.cmd.fds are the command's ends.
+// openStdio makes the pipes or the terminal. x.cmd.FDs are the command's ends.
 func (x *execution) openStdio() error {
 	if x.req.TTY {
 		return x.openTerminal()
@@ -267,7 +273,7 @@ func (x *execution) openStdio() error {
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
 		}
-		x.outR[i], x.cmd.fds[1+i] = pipe[0], pipe[1]
+		x.outR[i], x.cmd.FDs[1+i] = pipe[0], pipe[1]
 		if err := unix.SetNonblock(pipe[0], true); err != nil {
 			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
 		}
@@ -277,14 +283,14 @@ func (x *execution) openStdio() error {
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 			return api.Errorf(api.CodeNotStarted, "make an input pipe: %v", err)
 		}
-		x.cmd.fds[0], x.stdinW = pipe[0], pipe[1]
+		x.cmd.FDs[0], x.stdinW = pipe[0], pipe[1]
 	}
 	return nil
 }
 
 // closeTheirs closes the command's ends here; it has its own by now.
 func (x *execution) closeTheirs() {
-	fds := slices.Clone(x.cmd.fds[:3]) // the fourth is x.state
+	fds := slices.Clone(x.cmd.FDs[:3]) // the fourth is x.state
 	slices.Sort(fds)
 	for _, fd := range slices.Compact(fds) { // a terminal is all three
 		if fd >= 0 {

@@ -6,10 +6,9 @@ import (
 	"math"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
 )
 
 // follower sends a process's output, from given offsets on, to one stream, and its end.
@@ -21,7 +20,7 @@ type follower struct {
 	noFollow bool // end after what the process has written so far
 	bounded  bool // send what is kept of the whole, not everything: the first part as it comes, the last at the end
 
-	cursor    [2]*cursor
+	cursor    [2]*journal.Cursor
 	truncated bool
 	buf       []byte
 	end       *aether.Exited // once known
@@ -36,11 +35,11 @@ func (f *follower) run(ctx context.Context) error {
 	p := f.p
 	for i, j := range p.out[:p.outs] {
 		if f.fromNow {
-			f.off[i] = j.total()
+			f.off[i] = j.Total()
 		}
 		if !f.bounded {
-			c := j.attach(f.off[i])
-			defer j.detach(c)
+			c := j.Attach(f.off[i])
+			defer j.Detach(c)
 			f.cursor[i] = c
 		}
 	}
@@ -103,7 +102,7 @@ func (p *process) written(ctx context.Context) (totals [2]int64) {
 		break
 	}
 	for i, j := range p.out[:p.outs] {
-		totals[i] = j.total()
+		totals[i] = j.Total()
 	}
 	return totals
 }
@@ -114,12 +113,7 @@ func (p *process) pending() bool {
 		if s == nil {
 			continue
 		}
-		held := 0
-		conn, err := s.file.SyscallConn()
-		if err == nil {
-			err = conn.Control(func(fd uintptr) { held, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-		}
-		if err == nil && held > 0 {
+		if s.Pending() {
 			return true
 		}
 	}
@@ -137,7 +131,8 @@ func (f *follower) limits() [2]int64 {
 	if !f.bounded {
 		return [...]int64{math.MaxInt64, math.MaxInt64}
 	}
-	return [...]int64{f.p.out[0].head, f.p.out[0].head}
+	head, _ := f.p.out[0].Kept()
+	return [...]int64{head, head}
 }
 
 // send sends the next piece of output i. It tells whether there was one.
@@ -147,12 +142,12 @@ func (f *follower) send(ctx context.Context, i int) (bool, error) {
 	if room <= 0 {
 		return false, nil
 	}
-	if f.bounded && f.end != nil && f.off[i] == j.head {
-		if skip := room - j.tail; skip > 0 {
+	if head, tail := j.Kept(); f.bounded && f.end != nil && f.off[i] == head {
+		if skip := room - tail; skip > 0 {
 			return true, f.gap(ctx, i, skip)
 		}
 	}
-	n, gap, err := j.readAt(f.buf[:min(int64(len(f.buf)), room)], f.off[i])
+	n, gap, err := j.ReadAt(f.buf[:min(int64(len(f.buf)), room)], f.off[i])
 	if err != nil {
 		f.st.Reset(api.Errorf(api.CodeInternal, "%v", err))
 		return false, err
@@ -173,7 +168,7 @@ func (f *follower) send(ctx context.Context, i int) (bool, error) {
 func (f *follower) moved(i int, n int64) {
 	f.off[i] += n
 	if f.cursor[i] != nil {
-		f.p.out[i].move(f.cursor[i], f.off[i])
+		f.p.out[i].Move(f.cursor[i], f.off[i])
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -77,30 +77,26 @@ func shortArgv(argv [][]byte) [][]byte {
 	return out
 }
 
-func (p *process) key() string { return processKey + p.box.name + "/" + p.meta.ID }
+func (p *process) key() string { return processKey + p.box.Name + "/" + p.meta.ID }
 
 // keep makes p known and gives the keeper what it needs to survive this shard. prefix is output that has been read
 // already. journals may have been made before, so that nothing can fail and little time passes after a birth.
-func (p *process) keep(journals [2]*journal, prefix [2][]byte) error {
+func (p *process) keep(journals [2]*journal.Journal, prefix [2][]byte) error {
 	p.stop, p.told = make(chan struct{}), make(chan int32, 1)
 	p.out = journals
 	for i := range p.outs {
-		src, err := newSource(p.raw[i])
+		src, err := journal.NewSource(p.raw[i])
 		if err != nil {
 			return fmt.Errorf("output %d: %w", i, err)
 		}
 		p.src[i], p.raw[i] = src, -1
 		if p.meta.TTY {
-			if err := unix.Pipe2(src.mid[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-				return fmt.Errorf("pipe for the terminal's output: %w", err)
+			if err := src.AddPipe(); err != nil {
+				return err
 			}
 		}
-		if len(prefix[i]) > 0 {
-			n, err := unix.Pwrite(p.out[i].fd, prefix[i], 0)
-			if err != nil || n != len(prefix[i]) {
-				return fmt.Errorf("store output: %d of %d bytes: %w", n, len(prefix[i]), err)
-			}
-			p.out[i].grew(int64(n))
+		if err := p.out[i].Store(prefix[i]); err != nil {
+			return err
 		}
 	}
 	p.put()
@@ -112,18 +108,18 @@ func (p *process) run() {
 	for i := range p.outs {
 		if src, j := p.src[i], p.out[i]; src != nil {
 			p.wg.Go(func() {
-				pump(src, j, p.stop, p.notify)
+				journal.Pump(src, j, p.stop, p.notify)
 				p.afterOutput()
 			})
 		} else {
-			j.setQuiet(true)
+			j.End()
 		}
 	}
 	if p.result != nil {
 		for i := range p.outs {
-			p.out[i].setOver()
+			p.out[i].SetOver()
 			if p.src[i] != nil {
-				p.src[i].settle()
+				p.src[i].Settle()
 			}
 		}
 		p.notify()
@@ -152,12 +148,12 @@ func (p *process) afterOutput() {
 	p.closing(func() {
 		for i := range p.outs {
 			if p.src[i] != nil {
-				p.src[i].shut()
-				p.src[i].free()
+				p.src[i].Shut()
+				p.src[i].Free()
 			}
-			p.out[i].trim()
+			p.out[i].Trim()
 		}
-		p.closeChild()
+		p.Child.Close()
 	})
 	p.notify()
 	p.mu.Lock()
@@ -171,10 +167,7 @@ func (p *process) afterOutput() {
 // outputsEnded tells whether every writer of the outputs has gone.
 func (p *process) outputsEnded() bool {
 	for _, j := range p.out[:p.outs] {
-		j.mu.Lock()
-		ended := j.ended
-		j.mu.Unlock()
-		if !ended {
+		if !j.Ended() {
 			return false
 		}
 	}
@@ -201,7 +194,7 @@ func (p *process) item() keeper.Item {
 	if !p.files {
 		if p.result == nil {
 			it.Wait = 0
-			add(fdPID, p.fd)
+			add(fdPID, p.FD)
 			if p.stdin != nil {
 				add(fdStdin, p.stdin.number())
 			}
@@ -209,14 +202,15 @@ func (p *process) item() keeper.Item {
 		}
 		for i := range p.outs {
 			if s := p.src[i]; s != nil {
-				add(numbered(fdSource, i), s.fd)
-				add(fdMidR, s.mid[0])
-				add(fdMidW, s.mid[1])
+				r, w := s.Pipe()
+				add(numbered(fdSource, i), s.FD())
+				add(fdMidR, r)
+				add(fdMidW, w)
 			}
 		}
 	}
 	for i := range p.outs {
-		add(numbered(fdJournal, i), p.out[i].fd)
+		add(numbered(fdJournal, i), p.out[i].FD())
 	}
 	it.Blob, _ = json.Marshal(&m) // plain data: can't fail
 	return it
@@ -228,7 +222,7 @@ func (p *process) put() {
 	p.putMu.Lock()
 	defer p.putMu.Unlock()
 	if err := p.shard.keeper().Put(p.item()); err != nil {
-		p.shard.log.Warn("process not kept", slog.String("sandbox", p.box.name), slog.String("process", p.meta.ID), slog.Any("err", err))
+		p.shard.log.Warn("process not kept", slog.String("sandbox", p.box.Name), slog.String("process", p.meta.ID), slog.Any("err", err))
 	}
 }
 
@@ -309,26 +303,26 @@ func (p *process) forget() {
 		p.closing(func() {
 			for _, s := range p.src[:p.outs] {
 				if s != nil {
-					s.shut()
+					s.Shut()
 				}
 			}
-			p.closeChild()
+			p.Child.Close()
 		})
 	}
 	p.notify()
 	p.wg.Wait()
 	for i := range p.outs {
 		if s := p.src[i]; s != nil {
-			s.free()
+			s.Free()
 		}
-		p.out[i].close()
+		p.out[i].Close()
 	}
 }
 
 // restore makes a process of what an earlier shard has put.
 func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 	p := &process{
-		shard: s, box: b, outs: 2, raw: [2]int{-1, -1}, state: -1, child: child{fd: -1},
+		shard: s, box: b, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, state: -1, Child: launch.Child{FD: -1},
 		stop: make(chan struct{}), told: make(chan int32, 1),
 	}
 	if err := json.Unmarshal(it.Blob, &p.meta); err != nil {
@@ -338,7 +332,7 @@ func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 	if m.TTY {
 		p.outs = 1
 	}
-	p.pid, p.inside = m.PID, m.Inside
+	p.PID, p.Inside = m.PID, m.Inside
 	p.result, p.cause = m.Result, cause{m.Cause[0], m.Cause[1], m.Cause[2]}
 	if m.Ended != 0 {
 		p.ended = time.Unix(0, m.Ended)
@@ -371,33 +365,28 @@ func (p *process) restoreFiles(take func(string) int) error {
 		if fd < 0 {
 			return errors.New("no journal")
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return fmt.Errorf("journal: %w", err)
+		j, err := journal.Restore(fd, p.journalOptions())
+		if err != nil {
+			return err
 		}
-		p.out[i] = openJournal(fd, p.meta.MaxOutput, st.Size)
-		p.out[i].lossless = p.meta.Lossless
-		p.out[i].mark = max(0, st.Size-losslessLead)
-		p.out[i].restoreHole()
+		p.out[i] = j
 		src := take(numbered(fdSource, i))
 		if src < 0 {
 			continue
 		}
-		source, err := newSource(src)
-		if err != nil {
-			return fmt.Errorf("output: %w", err)
+		if p.src[i], err = journal.NewSource(src); err != nil {
+			return err
 		}
-		source.mid = [2]int{take(fdMidR), take(fdMidW)}
-		p.src[i] = source
+		p.src[i].SetPipe(take(fdMidR), take(fdMidW))
 	}
 	if p.result != nil {
 		p.files = p.src[0] == nil && (p.outs == 1 || p.src[1] == nil)
 		return nil
 	}
-	if p.fd = take(fdPID); p.fd < 0 {
+	if p.FD = take(fdPID); p.FD < 0 {
 		return errors.New("no pidfd")
 	}
-	p.file = os.NewFile(uintptr(p.fd), "pidfd")
+	p.File = os.NewFile(uintptr(p.FD), "pidfd")
 	p.state = take(fdState)
 	if p.meta.TTY {
 		p.stdin = newTerminalInput(p)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 )
 
 // serveAttach is method "attach".
@@ -97,18 +99,18 @@ func (p *process) deliver(m *aether.Signal) error {
 // deliverTree sends a signal to every process of the command's cgroup. SIGKILL goes to all of them at once.
 func (p *process) deliverTree(sig unix.Signal) error {
 	if sig == unix.SIGKILL {
-		if err := p.shard.dirs.KillExec(p.box.name, p.meta.Group); err != nil {
+		if err := p.shard.dirs.KillExec(p.box.Name, p.meta.Group); err != nil {
 			return api.Errorf(api.CodeInternal, "kill process %s: %v", p.meta.ID, err)
 		}
 		return nil
 	}
-	path := p.box.name + "/" + p.meta.Group + "/cgroup.procs"
+	path := p.box.Name + "/" + p.meta.Group + "/cgroup.procs"
 	fd, err := unix.Openat(p.shard.dirs.V2, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return api.Errorf(api.CodeNoSuchProcess, "process %s has ended", p.meta.ID)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	list, _, err := readAvailable(fd, nil, 1<<20)
+	list, _, err := journal.ReadAvailable(fd, nil, 1<<20)
 	if err != nil {
 		return api.Errorf(api.CodeInternal, "list the processes of %s: %v", p.meta.ID, err)
 	}
@@ -132,7 +134,7 @@ func (p *process) deliverTree(sig unix.Signal) error {
 // describe is p for a listing.
 func (p *process) describe() api.Process {
 	d := api.Process{
-		ID: p.meta.ID, Tag: p.meta.Tag, Session: p.meta.Session, TTY: p.meta.TTY, PID: p.inside, Running: true,
+		ID: p.meta.ID, Tag: p.meta.Tag, Session: p.meta.Session, TTY: p.meta.TTY, PID: p.Inside, Running: true,
 		StartedAt: time.Unix(0, p.meta.Started).UTC(),
 	}
 	for _, a := range p.meta.Argv {
@@ -262,7 +264,7 @@ func (s *Shard) unaryProcess(b *box, open *aether.Open) ([]byte, error) {
 		}
 		return nil, p.resize(&m)
 	}
-	return nil, api.Errorf(api.CodeNotImplemented, "no method %q", shorten([]byte(open.Method)))
+	return nil, api.Errorf(api.CodeNotImplemented, "no method %q", launch.Shorten([]byte(open.Method)))
 }
 
 func (s *Shard) unarySession(ctx context.Context, b *box, open *aether.Open) ([]byte, error) {
@@ -289,5 +291,5 @@ func (s *Shard) unarySession(ctx context.Context, b *box, open *aether.Open) ([]
 		se.close()
 		return nil, nil
 	}
-	return nil, api.Errorf(api.CodeNotImplemented, "no method %q", shorten([]byte(open.Method)))
+	return nil, api.Errorf(api.CodeNotImplemented, "no method %q", launch.Shorten([]byte(open.Method)))
 }

@@ -7,33 +7,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/chronus/account"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 )
 
 // plan fills in what is run: arguments, environment, directory, and the script's file where there is one.
-func (x *execution) plan(w *work) error {
+func (x *execution) plan() error {
 	r, c := &x.req, &x.cmd
-	c.tty, c.cwd, c.cwdCreate = r.TTY, r.Cwd, r.CwdCreate
+	c.TTY, c.Cwd, c.CwdCreate = r.TTY, r.Cwd, r.CwdCreate
 	if x.session != nil {
 		return x.planSession()
 	}
-	if len(c.cwd) == 0 {
-		c.cwd = []byte("/")
+	if len(c.Cwd) == 0 {
+		c.Cwd = []byte("/")
 	}
-	if c.cwd[0] != '/' {
-		return relative(c.cwd)
+	if c.Cwd[0] != '/' {
+		return relative(c.Cwd)
 	}
-	c.env = completeEnv(r.Env, c.who, r.TTY)
+	c.Env = account.CompleteEnv(r.Env, c.Who, r.TTY)
 	switch {
 	case len(r.Argv) > 0:
-		c.argv = r.Argv
-		path, ok := lookupEnv(c.env, "PATH")
+		c.Argv = r.Argv
+		path, ok := account.LookupEnv(c.Env, "PATH")
 		if !ok {
-			path = defaultPath
+			path = account.DefaultPath
 		}
-		w.paths = candidates(w.paths[:0], string(r.Argv[0]), path)
-		c.paths = w.paths
-	case len(r.Shell) <= maxString:
-		c.argv, c.paths = [][]byte{[]byte(shellPath), []byte("-c"), r.Shell}, []string{shellPath}
+		c.Paths = launch.Candidates(nil, string(r.Argv[0]), path)
+	case len(r.Shell) <= launch.MaxString:
+		c.Argv, c.Paths = [][]byte{[]byte(shellPath), []byte("-c"), r.Shell}, []string{shellPath}
 	default:
 		return x.planScript(scriptNumber, append([]byte("exec 3<&-;"), r.Shell...))
 	}
@@ -46,34 +47,34 @@ func (x *execution) planScript(number int, script []byte) error {
 	if err != nil {
 		return api.Errorf(api.CodeNotStarted, "%v", err)
 	}
-	x.state, x.cmd.fds[3], x.cmd.extra = fd, fd, number
+	x.state, x.cmd.FDs[3], x.cmd.Extra = fd, fd, number
 	source := fmt.Sprintf(". /proc/self/fd/%d", number)
-	x.cmd.argv = [][]byte{[]byte(shellPath), []byte("-c"), []byte(source)}
-	x.cmd.paths = []string{shellPath}
+	x.cmd.Argv = [][]byte{[]byte(shellPath), []byte("-c"), []byte(source)}
+	x.cmd.Paths = []string{shellPath}
 	return nil
 }
 
 func relative(cwd []byte) error {
-	return api.FieldError(api.CodeWorkdirNotFound, "cwd", "give an absolute path", "working directory %q is relative", shorten(cwd))
+	return api.FieldError(api.CodeWorkdirNotFound, "cwd", "give an absolute path", "working directory %q is relative", launch.Shorten(cwd))
 }
 
 // planSession runs the command in the session's shell, with its user, directory and variables.
 func (x *execution) planSession() error {
 	r, c, se := &x.req, &x.cmd, x.session
 	if r.User == "" && se.user != "" {
-		who, err := x.box.account(se.user)
+		who, err := x.box.accountOf(se.user)
 		if err != nil {
 			return err
 		}
-		c.who = who
+		c.Who = who
 	}
-	if len(c.cwd) == 0 {
+	if len(c.Cwd) == 0 {
 		se.mu.Lock()
-		c.cwd = bytes.Clone(se.cwd)
+		c.Cwd = bytes.Clone(se.cwd)
 		se.mu.Unlock()
 	}
-	if c.cwd[0] != '/' {
-		return relative(c.cwd)
+	if c.Cwd[0] != '/' {
+		return relative(c.Cwd)
 	}
 	command := r.Shell
 	if len(r.Argv) > 0 {
@@ -84,8 +85,8 @@ func (x *execution) planSession() error {
 			command = append(command, quote(a)...)
 		}
 	}
-	script, env := se.script(command, completeEnv(r.Env, c.who, false), c.cwd)
-	c.env = env
+	script, env := se.script(command, account.CompleteEnv(r.Env, c.Who, false), c.Cwd)
+	c.Env = env
 	return x.planScript(stateNumber, script)
 }
 

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/journal"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
@@ -24,18 +26,15 @@ type process struct {
 	shard *Shard
 	box   *box
 	meta  meta
-	child
+	launch.Child
+	outputs
 	own   bool // our child; else that of a shard before us, and the keeper tells its status
 	stdin *stdin
-	raw   [2]int // read ends of the pipes until keep; -1: none
-	outs  int    // 2, or 1 for a terminal
 
 	session *session // whose command it is; nil: none's. endSession clears it
 	state   int      // memfd that the session's state is read from at the end; -1: none
 
 	// Set by keep.
-	src  [2]*source
-	out  [2]*journal
 	stop chan struct{} // closed by forget
 	told chan int32    // the keeper's word on the status of a process that isn't ours; buffered, one value
 	wg   sync.WaitGroup
@@ -57,6 +56,14 @@ type process struct {
 	gone    bool
 }
 
+// outputs is where a process's output comes from and goes to.
+type outputs struct {
+	outs int                 // 2, or 1 for a terminal
+	raw  [2]int              // read ends of the pipes until keep; -1: none
+	src  [2]*journal.Source  // from keep on; nil: the last writer has gone
+	out  [2]*journal.Journal // from keep on
+}
+
 // cause is why we killed a process tree.
 type cause struct{ timedOut, cancelled, oom bool }
 
@@ -69,7 +76,7 @@ func (p *process) signal(sig unix.Signal) error {
 	if p.reaped || p.result != nil || p.gone {
 		return unix.ESRCH
 	}
-	return unix.PidfdSendSignal(p.fd, sig, nil, 0)
+	return unix.PidfdSendSignal(p.FD, sig, nil, 0)
 }
 
 // interrupt sends SIGINT to the command's process group, as Ctrl-C on a terminal does.
@@ -78,9 +85,9 @@ func (p *process) interrupt() {
 	defer p.mu.Unlock()
 	// The group's number is the command's as long as that hasn't been reaped.
 	if p.own && !p.reaped && p.result == nil {
-		_ = unix.Kill(-p.pid, unix.SIGINT)
+		_ = unix.Kill(-p.PID, unix.SIGINT)
 	} else if !p.own {
-		_ = unix.PidfdSendSignal(p.fd, unix.SIGINT, nil, 0)
+		_ = unix.PidfdSendSignal(p.FD, unix.SIGINT, nil, 0)
 	}
 }
 
@@ -93,7 +100,7 @@ func (p *process) kill(why cause) {
 		p.cause.oom = p.cause.oom || why.oom
 	}
 	p.mu.Unlock()
-	_ = p.shard.dirs.KillExec(p.box.name, p.meta.Group) // gone: nothing to kill
+	_ = p.shard.dirs.KillExec(p.box.Name, p.meta.Group) // gone: nothing to kill
 }
 
 // startTimer arms the time-out, counted from the command's start.
@@ -115,9 +122,9 @@ func (p *process) wait() {
 	}
 	p.conclude(raw, lost)
 	for i := range p.outs {
-		p.out[i].setOver()
+		p.out[i].SetOver()
 		if p.src[i] != nil {
-			p.src[i].settle()
+			p.src[i].Settle()
 		}
 	}
 	p.notify()
@@ -128,7 +135,7 @@ func (p *process) awaitStatus() (int32, string) {
 	var raw int32
 	err := error(keeper.ErrNotChild)
 	if p.own || !p.statusTold(&raw) {
-		conn, connErr := p.file.SyscallConn()
+		conn, connErr := p.File.SyscallConn()
 		if connErr != nil {
 			return -1, ""
 		}
@@ -152,7 +159,7 @@ func (p *process) awaitStatus() (int32, string) {
 		_ = p.shard.keeper().Status(p.key(), raw)
 		p.mu.Lock()
 		p.reaped = true
-		_, _ = keeper.WaitPIDFD(p.fd, true)
+		_, _ = keeper.WaitPIDFD(p.FD, true)
 		p.mu.Unlock()
 	}
 	return raw, ""
@@ -176,7 +183,7 @@ func (p *process) foreignStatus() (int32, string) {
 	deadline := time.NewTimer(lostAfter)
 	defer deadline.Stop()
 	for {
-		if raw, ok := keeper.ExitInfo(p.fd); ok {
+		if raw, ok := keeper.ExitInfo(p.FD); ok {
 			return raw, ""
 		}
 		select {
@@ -233,7 +240,7 @@ func (p *process) conclude(raw int32, lost string) {
 
 // outOfMemory tells whether the kernel has killed something in the box for want of memory while the command ran.
 func (p *process) outOfMemory() bool {
-	n, err := p.shard.dirs.OOMKills(p.box.name)
+	n, err := p.shard.dirs.OOMKills(p.box.Name)
 	return err == nil && n > p.meta.OOMKills
 }
 
@@ -241,7 +248,7 @@ func (p *process) outOfMemory() bool {
 // dying and are waited for.
 func (p *process) removeGroup(killed bool) (left bool) {
 	for end := time.Now().Add(killWait); ; {
-		err := p.shard.dirs.RemoveExec(p.box.name, p.meta.Group)
+		err := p.shard.dirs.RemoveExec(p.box.Name, p.meta.Group)
 		if err == nil {
 			return false
 		}
@@ -283,21 +290,14 @@ func (p *process) finished() *aether.Exited {
 		return nil
 	}
 	for _, j := range p.out[:p.outs] {
-		if !j.settled() {
+		if !j.Settled() {
 			return nil
 		}
 	}
 	out := *r
-	out.StdoutTotal = p.out[0].total()
+	out.StdoutTotal = p.out[0].Total()
 	if p.outs > 1 {
-		out.StderrTotal = p.out[1].total()
+		out.StderrTotal = p.out[1].Total()
 	}
 	return &out
-}
-
-// closeChild gives the pidfd back.
-func (c *child) closeChild() {
-	if c.file != nil {
-		_ = c.file.Close()
-	}
 }

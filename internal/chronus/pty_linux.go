@@ -1,11 +1,9 @@
 package chronus
 
 import (
-	"golang.org/x/sys/unix"
-
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
-	"github.com/dsec-io/dsec/internal/spawn"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 )
 
 // defaultRows and defaultCols are a terminal's size when the caller doesn't say.
@@ -14,51 +12,22 @@ const (
 	defaultCols = 80
 )
 
-// openTerminal makes a terminal in the sandbox that belongs to the command's user, and the command's end of it.
-//
-// The master is opened through the descriptor of the sandbox's devpts mount, which this shard has made: no path of the
-// tenant's is walked. The slave is had from the master, without a path as well.
+// openTerminal makes a terminal for the command.
 func (x *execution) openTerminal() error {
-	pts, err := x.box.mountTerminals()
+	pts, err := x.box.terminals()
 	if err != nil {
 		return err
 	}
-	var h spawn.Script
-	h.Call(unix.SYS_SETNS, uintptr(x.box.pidfd), unix.CLONE_NEWUSER).As(stepEnter)
-	uid, gid := uintptr(x.cmd.who.uid), uintptr(x.cmd.who.gid)
-	h.Call(unix.SYS_SETGROUPS, 0, 0).As(stepIDs)
-	h.Call(unix.SYS_SETRESGID, gid, gid, gid).As(stepIDs)
-	h.Call(unix.SYS_SETRESUID, uid, uid, uid).As(stepIDs)
-	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC | unix.O_NONBLOCK
-	open := h.Call(unix.SYS_OPENAT, uintptr(pts), h.String("ptmx"), flags).As("open a terminal")
-	unlock := h.Call(unix.SYS_IOCTL, 0, unix.TIOCSPTLCK, h.Word(0)).As("unlock the terminal")
-	open.SaveTo(unlock, 0)
-	h.Exit()
-	err = x.shard.help(x.box, &h)
-	if n := int(open.Result()); n >= lowFDs {
-		x.master = n
-	}
+	master, slave, err := x.shard.launcher.OpenTerminal(x.box.Box, pts, x.cmd.Who)
 	if err != nil {
 		return err
 	}
-	const tiocgptpeer = 0x5441
-	slave, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(x.master), tiocgptpeer, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if e != 0 {
-		return api.Errorf(api.CodeNotStarted, "open the terminal's other end: %v", e)
-	}
-	x.cmd.fds[0], x.cmd.fds[1], x.cmd.fds[2] = int(slave), int(slave), int(slave)
+	x.master = master
+	x.cmd.FDs[0], x.cmd.FDs[1], x.cmd.FDs[2] = slave, slave, slave
 	if x.req.Rows == 0 || x.req.Cols == 0 {
 		x.req.Rows, x.req.Cols = defaultRows, defaultCols
 	}
-	return setSize(x.master, x.req.Rows, x.req.Cols)
-}
-
-func setSize(master int, rows, cols uint32) error {
-	size := &unix.Winsize{Row: uint16(rows), Col: uint16(cols)}
-	if err := unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, size); err != nil {
-		return api.Errorf(api.CodeInternal, "set the terminal's size: %v", err)
-	}
-	return nil
+	return launch.SetSize(master, uint16(x.req.Rows), uint16(x.req.Cols))
 }
 
 // resize changes the terminal's size; the kernel sends SIGWINCH to the foreground job.
@@ -77,62 +46,28 @@ func (p *process) resize(m *aether.Resize) error {
 	if over {
 		return api.Errorf(api.CodeNoSuchProcess, "process %s has ended", p.meta.ID)
 	}
-	return setSize(p.src[0].fd, m.Rows, m.Cols)
+	return launch.SetSize(p.src[0].FD(), uint16(m.Rows), uint16(m.Cols))
 }
 
-// mountTerminals mounts the sandbox's devpts at its first terminal, because a superblock that nobody needs costs memory
-// in every memory cgroup, and returns the mount.
-func (b *box) mountTerminals() (int, error) {
-	fd, fresh, err := b.mountTerminalsOnce()
-	if err == nil && fresh {
+// terminals returns the sandbox's devpts mount. It is made at the first terminal, because a superblock that nobody needs
+// costs memory in every memory cgroup.
+func (b *box) terminals() (int, error) {
+	fd, fresh, err := b.mountOnce()
+	if fresh {
 		b.shard.putBox(b)
 	}
 	return fd, err
 }
 
-func (b *box) mountTerminalsOnce() (fd int, fresh bool, err error) {
+func (b *box) mountOnce() (fd int, fresh bool, err error) {
 	b.ptyMu.Lock()
 	defer b.ptyMu.Unlock()
 	if b.devpts >= 0 {
 		return b.devpts, false, nil
 	}
-	var h spawn.Script
-	h.Call(unix.SYS_SETNS, uintptr(b.pidfd), unix.CLONE_NEWUSER|unix.CLONE_NEWNS).As(stepEnter)
-	becomeRoot(&h)
-	dir := h.String("/dev/pts")
-	h.Call(unix.SYS_MKDIRAT, atFDCWD, dir, 0o755).Ignore()
-	h.Call(unix.SYS_SYMLINKAT, h.String("pts/ptmx"), atFDCWD, h.String("/dev/ptmx")).Ignore()
-	context := h.Call(unix.SYS_FSOPEN, h.String("devpts"), unix.FSOPEN_CLOEXEC).As("fsopen devpts")
-	// The result of a step goes to two places at most, so each use duplicates it for the next.
-	opened := []*spawn.Step{context}
-	use := func(step *spawn.Step) {
-		last := opened[len(opened)-1]
-		last.SaveTo(step, 0)
-		dup := h.Call(unix.SYS_FCNTL, 0, unix.F_DUPFD_CLOEXEC, lowFDs).As("dup")
-		last.SaveTo(dup, 0)
-		opened = append(opened, dup)
+	if fd, err = b.shard.launcher.MountTerminals(b.Box); err != nil {
+		return -1, false, err
 	}
-	for _, option := range [...][2]string{{"ptmxmode", "0666"}, {"mode", "0620"}} {
-		use(h.Call(unix.SYS_FSCONFIG, 0, unix.FSCONFIG_SET_STRING, h.String(option[0]), h.String(option[1]), 0).As("fsconfig devpts"))
-	}
-	use(h.Call(unix.SYS_FSCONFIG, 0, unix.FSCONFIG_CMD_CREATE, 0, 0, 0).As("make devpts"))
-	mount := h.Call(unix.SYS_FSMOUNT, 0, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC).As("fsmount devpts")
-	opened[len(opened)-1].SaveTo(mount, 0)
-	move := h.Call(unix.SYS_MOVE_MOUNT, 0, h.String(""), atFDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH).As("mount /dev/pts")
-	mount.SaveTo(move, 0)
-	h.Exit()
-	err = b.shard.help(b, &h)
-	for _, st := range opened {
-		if n := int(st.Result()); n >= lowFDs {
-			_ = unix.Close(n)
-		}
-	}
-	if n := int(mount.Result()); n >= lowFDs {
-		if err == nil {
-			b.devpts = n
-			return n, true, nil
-		}
-		_ = unix.Close(n)
-	}
-	return -1, false, err
+	b.devpts = fd
+	return fd, true, nil
 }

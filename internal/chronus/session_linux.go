@@ -17,6 +17,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -203,11 +204,11 @@ func (se *session) put() {
 		se.mu.Unlock()
 		return
 	}
-	saved := savedSession{Box: se.box.name, ID: se.id, User: se.user, Cwd: se.cwd, Exports: -1}
-	if size(se.given) <= maxGiven {
+	saved := savedSession{Box: se.box.Name, ID: se.id, User: se.user, Cwd: se.cwd, Exports: -1}
+	if launch.Size(se.given) <= maxGiven {
 		saved.Given = se.given
 	}
-	it := keeper.Item{Key: sessionKey + se.box.name + "/" + se.id, Wait: keeper.NoWait}
+	it := keeper.Item{Key: sessionKey + se.box.Name + "/" + se.id, Wait: keeper.NoWait}
 	var err error
 	if se.exports != nil {
 		saved.Exports = len(se.exports)
@@ -224,7 +225,7 @@ func (se *session) put() {
 		}
 	}
 	if err != nil {
-		se.box.shard.log.Warn("session not kept", slog.String("sandbox", se.box.name), slog.String("session", se.id), slog.Any("err", err))
+		se.box.shard.log.Warn("session not kept", slog.String("sandbox", se.box.Name), slog.String("session", se.id), slog.Any("err", err))
 	}
 }
 
@@ -256,7 +257,7 @@ func (se *session) close() {
 	se.closed = true
 	p := se.running
 	se.mu.Unlock()
-	se.box.shard.del(sessionKey + se.box.name + "/" + se.id)
+	se.box.shard.del(sessionKey + se.box.Name + "/" + se.id)
 	if p != nil {
 		p.kill(cause{cancelled: true})
 	}
@@ -281,10 +282,10 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 		want.ID = "c" + strings.ToLower(rand.Text()[:16])
 	}
 	if !isID(want.ID) {
-		return nil, api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "session id %q", shorten([]byte(want.ID)))
+		return nil, api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "session id %q", launch.Shorten([]byte(want.ID)))
 	}
 	if want.User != "" {
-		if _, err := b.account(want.User); err != nil {
+		if _, err := b.accountOf(want.User); err != nil {
 			return nil, err
 		}
 	}
@@ -329,4 +330,29 @@ func isID(v string) bool {
 		}
 	}
 	return v != "" && len(v) <= 64
+}
+
+// quote makes v one word for a shell.
+func quote(v []byte) []byte {
+	q := make([]byte, 0, len(v)+2)
+	q = append(q, '\'')
+	for _, c := range v {
+		if c == '\'' {
+			q = append(q, `'\''`...)
+			continue
+		}
+		q = append(q, c)
+	}
+	return append(q, '\'')
+}
+
+// isName tells whether v can be the name of a shell variable.
+func isName(v []byte) bool {
+	for i, c := range v {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(v) > 0
 }

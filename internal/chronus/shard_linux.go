@@ -13,9 +13,9 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
-	"github.com/dsec-io/dsec/internal/spawn"
 )
 
 // Options of a shard.
@@ -33,10 +33,8 @@ type Shard struct {
 	opts     Options
 	log      *slog.Logger
 	dirs     cgroup.Dirs
-	launcher *launcher
-	slots    slots
-	watch    spawn.Watch
-	works    sync.Pool // *work
+	launcher *launch.Launcher
+	outputs  sync.Pool // *[2][]byte: what short commands have written
 	chunks   sync.Pool // *[]byte
 	sweeps   chan struct{}
 	stores   chan *keeper.Store // new keepers, for serve to listen to
@@ -54,33 +52,32 @@ func Main(ctx context.Context, opts Options) error {
 	if err := prepareProcess(); err != nil {
 		return err
 	}
-	if err := checkLow(); err != nil {
+	if err := launch.CheckLow(); err != nil {
 		return err
 	}
-	launcher, err := newLauncher()
-	if err != nil {
-		return err
-	}
-	store, err := keeper.OpenStore(keeper.FDStore, lowFDs)
+	store, err := keeper.OpenStore(keeper.FDStore, launch.LowFDs)
 	if err != nil {
 		return err
 	}
 	s := &Shard{
-		opts: opts, log: opts.Logger, launcher: launcher, slots: newSlots(), store: store,
+		opts: opts, log: opts.Logger, store: store,
 		dirs: cgroup.Dirs{
 			V2:     directory(keeper.FDCgroupV2),
 			Memory: directory(keeper.FDCgroupMemory),
 			CPU:    directory(keeper.FDCgroupCPU),
 			PIDs:   directory(keeper.FDCgroupPIDs),
 		},
-		works:  sync.Pool{New: func() any { return new(work) }},
-		chunks: sync.Pool{New: func() any { b := make([]byte, followChunk); return &b }},
-		sweeps: make(chan struct{}, 1), // one pending notice is enough
-		stores: make(chan *keeper.Store),
-		boxes:  make(map[string]*box),
+		outputs: sync.Pool{New: func() any { return new([2][]byte) }},
+		chunks:  sync.Pool{New: func() any { b := make([]byte, followChunk); return &b }},
+		sweeps:  make(chan struct{}, 1), // one pending notice is enough
+		stores:  make(chan *keeper.Store),
+		boxes:   make(map[string]*box),
 	}
 	if s.dirs.V2 < 0 {
 		return errors.New("no cgroup v2 directory")
+	}
+	if s.launcher, err = launch.New(s.dirs); err != nil {
+		return err
 	}
 	items, err := store.Items()
 	if err != nil {
@@ -104,7 +101,7 @@ func (s *Shard) serve(ctx context.Context) error {
 		return fmt.Errorf("listener: %w", err)
 	}
 	for {
-		conn, err := l.Accept(ctx, unixfd.Options{MaxFDs: 8, MinFD: lowFDs})
+		conn, err := l.Accept(ctx, unixfd.Options{MaxFDs: 8, MinFD: launch.LowFDs})
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -172,7 +169,7 @@ func (s *Shard) box(name string) (*box, error) {
 	if b := s.boxes[name]; b != nil {
 		return b, nil
 	}
-	return nil, api.Errorf(api.CodeNotFound, "no sandbox %q here", shorten([]byte(name)))
+	return nil, api.Errorf(api.CodeNotFound, "no sandbox %q here", launch.Shorten([]byte(name)))
 }
 
 func (s *Shard) boxNames() []string {
@@ -216,7 +213,7 @@ func (s *Shard) addBox(body []byte, fds []int) error {
 
 func (s *Shard) putBox(b *box) {
 	if err := s.keeper().Put(b.item()); err != nil {
-		s.log.Warn("box not kept", slog.String("sandbox", b.name), slog.Any("err", err))
+		s.log.Warn("box not kept", slog.String("sandbox", b.Name), slog.Any("err", err))
 	}
 }
 

@@ -32,8 +32,8 @@ func (s *Shard) stats() stats {
 	runtime.ReadMemStats(&mem)
 	st := stats{
 		Goroutines: runtime.NumGoroutine(), FDs: countFDs(), HeapBytes: mem.HeapAlloc, SysBytes: mem.Sys, GCs: mem.NumGC,
-		Stopped: s.watch.Stopped.Load(), Expired: s.watch.Expired.Load(),
 	}
+	st.Stopped, st.Expired = s.launcher.Killed()
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
 		st.PeakRSS = usage.Maxrss << 10

@@ -79,7 +79,7 @@ func (s *stdin) writeAll(ctx context.Context, data []byte) error {
 
 func (s *stdin) output() *os.File {
 	if s.file == nil {
-		return s.p.src[0].file
+		return s.p.src[0].File()
 	}
 	return s.file
 }

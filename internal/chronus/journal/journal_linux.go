@@ -1,8 +1,9 @@
-package chronus
+package journal
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -10,8 +11,8 @@ import (
 
 // Windows of a journal, in bytes.
 const (
-	defaultKeep  = 1 << 20  // kept of an output when the caller doesn't say: half at the start, half at the end
-	maxKeep      = 64 << 20 // the most a caller may ask for
+	DefaultKeep  = 1 << 20  // kept of an output when the caller doesn't say: half at the start, half at the end
+	MaxKeep      = 64 << 20 // the most a caller may ask for
 	liveWindow   = 16 << 20 // how far a living reader may be behind before it is told of a gap
 	losslessLead = 1 << 20  // how far a lossless process may be ahead of its reader
 	losslessTail = 4 << 20  // kept behind a lossless reader, for one that attaches again
@@ -19,10 +20,10 @@ const (
 	pageSize     = 4096
 )
 
-// journal is one output of a process: a memfd that the kernel fills by splice. Its size is the only counter of what has
+// Journal is one output of a process: a memfd that the kernel fills by splice. Its size is the only counter of what has
 // been taken from the process. A journal keeps the first and the last part of the output; between them is a hole that
 // grows. Readers ask by offset and are told of the hole.
-type journal struct {
+type Journal struct {
 	fd       int
 	head     int64 // bytes kept at the start
 	tail     int64 // bytes kept at the end, at least
@@ -36,15 +37,21 @@ type journal struct {
 	over    bool  // the command has ended
 	ended   bool  // nothing more will come
 	quiet   bool  // after the command's end there was a moment with nothing left to take
-	cursors map[*cursor]struct{}
+	cursors map[*Cursor]struct{}
 	resume  chan struct{} // closed when a paused pump may look again; nil: none waits
 }
 
-// cursor is a reader's place in a journal.
-type cursor struct{ pos int64 }
+// Cursor is a reader's place in a journal.
+type Cursor struct{ pos int64 }
 
-// newJournal makes an empty journal that keeps about keep bytes.
-func newJournal(keep int64) (*journal, error) {
+// Options of a journal.
+type Options struct {
+	Keep     int64 // bytes kept, half at the start and half at the end; 0: [DefaultKeep]
+	Lossless bool  // the process waits for its readers
+}
+
+// New makes an empty journal.
+func New(o Options) (*Journal, error) {
 	fd, err := unix.MemfdCreate("journal", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // Linux before 6.3
 		fd, err = unix.MemfdCreate("journal", unix.MFD_CLOEXEC)
@@ -52,23 +59,57 @@ func newJournal(keep int64) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make journal: %w", err)
 	}
-	return openJournal(fd, keep, 0), nil
+	return open(fd, o), nil
 }
 
-// openJournal makes a journal of a memfd with size bytes in it.
-func openJournal(fd int, keep, size int64) *journal {
-	if keep <= 0 {
-		keep = defaultKeep
+// Restore makes a journal of the memfd of an earlier one, which it takes over. Of a lossless journal's reader only this is
+// known: it was at most as far behind as such a reader may be.
+func Restore(fd int, o Options) (*Journal, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
 	}
-	keep = min(keep, maxKeep)
-	j := &journal{fd: fd, head: keep / 2, tail: keep - keep/2, size: size}
+	j := open(fd, o)
+	j.size, j.mark = st.Size, max(0, st.Size-losslessLead)
+	j.restoreHole()
+	return j, nil
+}
+
+func open(fd int, o Options) *Journal {
+	if o.Keep <= 0 {
+		o.Keep = DefaultKeep
+	}
+	keep := min(o.Keep, MaxKeep)
+	j := &Journal{fd: fd, head: keep / 2, tail: keep - keep/2, lossless: o.Lossless}
 	j.holeEnd = j.head
 	return j
 }
 
+// FD is the memfd, for the keeper; it stays the journal's.
+func (j *Journal) FD() int { return j.fd }
+
+// Kept is how many bytes at the start and at the end are kept at least.
+func (j *Journal) Kept() (head, tail int64) { return j.head, j.tail }
+
+// Store appends output that was read already.
+func (j *Journal) Store(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	n, err := unix.Pwrite(j.fd, b, j.Total())
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return fmt.Errorf("store output: %w", err)
+	}
+	j.grew(int64(n))
+	return nil
+}
+
 // restoreHole finds the hole that an earlier shard has punched: the first stored byte at or after the head. A process
 // that wrote nothing can't be told from a hole by content, but the file system can: a hole has no pages.
-func (j *journal) restoreHole() {
+func (j *Journal) restoreHole() {
 	if j.size <= j.head {
 		return
 	}
@@ -88,11 +129,11 @@ func (j *journal) restoreHole() {
 	j.holeEnd = max(data, j.head)
 }
 
-// close gives the memory back. No reader or pump is left.
-func (j *journal) close() { _ = unix.Close(j.fd) }
+// Close gives the memory back. No reader or pump is left.
+func (j *Journal) Close() { _ = unix.Close(j.fd) }
 
 // grew records n more bytes and punches what is no longer kept.
-func (j *journal) grew(n int64) {
+func (j *Journal) grew(n int64) {
 	j.mu.Lock()
 	j.size += n
 	from, to := j.trimLocked(punchStep)
@@ -100,8 +141,8 @@ func (j *journal) grew(n int64) {
 	j.punch(from, to)
 }
 
-// trim punches everything beyond the window, for a journal whose process has ended.
-func (j *journal) trim() {
+// Trim punches everything beyond the window, for a journal whose process has ended.
+func (j *Journal) Trim() {
 	j.mu.Lock()
 	from, to := j.trimLocked(pageSize)
 	j.mu.Unlock()
@@ -110,7 +151,7 @@ func (j *journal) trim() {
 
 // trimLocked moves the hole's end forward if that frees at least step bytes and returns the range to punch. The end is
 // moved before the bytes go, and readers look at it after they have read: nobody takes zeros for output.
-func (j *journal) trimLocked(step int64) (from, to int64) {
+func (j *Journal) trimLocked(step int64) (from, to int64) {
 	keepFrom := j.size - j.tail
 	for c := range j.cursors {
 		keepFrom = min(keepFrom, max(c.pos, j.size-liveWindow))
@@ -126,7 +167,7 @@ func (j *journal) trimLocked(step int64) (from, to int64) {
 	return from, keepFrom
 }
 
-func (j *journal) punch(from, to int64) {
+func (j *Journal) punch(from, to int64) {
 	if to <= from {
 		return
 	}
@@ -134,9 +175,9 @@ func (j *journal) punch(from, to int64) {
 	_ = unix.Fallocate(j.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from)
 }
 
-// readAt reads stored bytes at off. gap > 0: that many bytes from off on are gone. n = 0 and gap = 0: there is nothing
+// ReadAt reads stored bytes at off. gap > 0: that many bytes from off on are gone. n = 0 and gap = 0: there is nothing
 // at off yet.
-func (j *journal) readAt(p []byte, off int64) (n int, gap int64, err error) {
+func (j *Journal) ReadAt(p []byte, off int64) (n int, gap int64, err error) {
 	j.mu.Lock()
 	size, holeEnd := j.size, j.holeEnd
 	j.mu.Unlock()
@@ -166,15 +207,25 @@ func (j *journal) readAt(p []byte, off int64) (n int, gap int64, err error) {
 	return n, 0, nil
 }
 
-// total is the number of bytes that the process has written so far.
-func (j *journal) total() int64 {
+// Total is the number of bytes that the process has written so far.
+func (j *Journal) Total() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.size
 }
 
-// settled tells whether all output that came before the command's end is stored.
-func (j *journal) settled() bool {
+// Ended tells whether every writer has gone.
+func (j *Journal) Ended() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.ended
+}
+
+// End tells that nothing will come: there is no source.
+func (j *Journal) End() { j.setQuiet(true) }
+
+// Settled tells whether all output that came before the command's end is stored.
+func (j *Journal) Settled() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.ended || j.quiet
@@ -182,7 +233,7 @@ func (j *journal) settled() bool {
 
 // paused returns a channel to wait on while a lossless process is too far ahead of its slowest reader, nil when it may
 // write on. With no reader yet, or none any more, the last one's place counts.
-func (j *journal) paused() <-chan struct{} {
+func (j *Journal) paused() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.lossless || j.quiet || j.over || j.size-j.markLocked() < losslessLead {
@@ -194,7 +245,7 @@ func (j *journal) paused() <-chan struct{} {
 	return j.resume
 }
 
-func (j *journal) markLocked() int64 {
+func (j *Journal) markLocked() int64 {
 	first := true
 	for c := range j.cursors {
 		if first || c.pos < j.mark {
@@ -204,28 +255,28 @@ func (j *journal) markLocked() int64 {
 	return j.mark
 }
 
-// attach adds a reader at pos.
-func (j *journal) attach(pos int64) *cursor {
-	c := &cursor{pos: pos}
+// Attach adds a reader at pos.
+func (j *Journal) Attach(pos int64) *Cursor {
+	c := &Cursor{pos: pos}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.cursors == nil {
-		j.cursors = make(map[*cursor]struct{})
+		j.cursors = make(map[*Cursor]struct{})
 	}
 	j.cursors[c] = struct{}{}
 	return c
 }
 
-// move tells that the reader has sent everything before pos.
-func (j *journal) move(c *cursor, pos int64) {
+// Move tells that the reader has sent everything before pos.
+func (j *Journal) Move(c *Cursor, pos int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c.pos = pos
 	j.wakeLocked()
 }
 
-// detach removes a reader.
-func (j *journal) detach(c *cursor) {
+// Detach removes a reader.
+func (j *Journal) Detach(c *Cursor) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.markLocked()
@@ -233,8 +284,8 @@ func (j *journal) detach(c *cursor) {
 	j.wakeLocked()
 }
 
-// setOver tells that the command has ended: what it left in its pipes isn't held back by a reader.
-func (j *journal) setOver() {
+// SetOver tells that the command has ended: what it left in its pipes isn't held back by a reader.
+func (j *Journal) SetOver() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.over = true
@@ -243,7 +294,7 @@ func (j *journal) setOver() {
 
 // setQuiet records that everything from before the command's end is stored. A lossless journal becomes an ordinary
 // one: what background children write later must not stop for a reader who has been told of the end.
-func (j *journal) setQuiet(ended bool) {
+func (j *Journal) setQuiet(ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.quiet = true
@@ -251,7 +302,7 @@ func (j *journal) setQuiet(ended bool) {
 	j.wakeLocked()
 }
 
-func (j *journal) wakeLocked() {
+func (j *Journal) wakeLocked() {
 	if j.resume != nil {
 		close(j.resume)
 		j.resume = nil

@@ -1,7 +1,8 @@
-package chronus
+package journal
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"time"
@@ -15,29 +16,51 @@ const quietGrace = 20 * time.Millisecond
 
 const (
 	spliceSize = 1 << 20
-	maxPipe    = 1 << 20 // the largest pipe that an unprivileged process can make of one
+	MaxPipe    = 1 << 20 // the largest pipe that an unprivileged process can make of one
 )
 
-// source is where a journal is filled from: the read end of a pipe, or the master of a terminal. A terminal's output
+// Source is where a journal is filled from: the read end of a pipe, or the master of a terminal. A terminal's output
 // goes through a second pipe, because only a pipe can be spliced into a file; that pipe is kept too, so what is between
 // the two steps isn't lost either.
-type source struct {
+type Source struct {
 	file *os.File // non-blocking, in the poller
 	fd   int      // its number, for the keeper
 	mid  [2]int   // read and write end of the pipe in between; -1: none
 }
 
-func newSource(fd int) (*source, error) {
+// NewSource takes over fd.
+func NewSource(fd int) (*Source, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("output: %w", err)
 	}
-	return &source{file: os.NewFile(uintptr(fd), "output"), fd: fd, mid: [2]int{-1, -1}}, nil
+	return &Source{file: os.NewFile(uintptr(fd), "output"), fd: fd, mid: [2]int{-1, -1}}, nil
 }
 
-// shut ends the pump, free gives the rest back after it has returned.
-func (s *source) shut() { _ = s.file.Close() }
+// FD is the descriptor, for the keeper; it stays the source's.
+func (s *Source) FD() int { return s.fd }
 
-func (s *source) free() {
+// File is for writing to a terminal.
+func (s *Source) File() *os.File { return s.file }
+
+// AddPipe makes the pipe that a terminal's output goes through.
+func (s *Source) AddPipe() error {
+	if err := unix.Pipe2(s.mid[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return fmt.Errorf("pipe for the terminal's output: %w", err)
+	}
+	return nil
+}
+
+// Pipe is that pipe's read and write end, for the keeper; -1: there is none.
+func (s *Source) Pipe() (r, w int) { return s.mid[0], s.mid[1] }
+
+// SetPipe takes over the pipe of an earlier source.
+func (s *Source) SetPipe(r, w int) { s.mid = [2]int{r, w} }
+
+// Shut ends the pump.
+func (s *Source) Shut() { _ = s.file.Close() }
+
+// Free gives back what Shut doesn't. The pump has returned.
+func (s *Source) Free() {
 	for i, fd := range s.mid {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -46,8 +69,8 @@ func (s *source) free() {
 	}
 }
 
-// pump moves everything from src into j until the last writer has gone. grew is called after each step.
-func pump(src *source, j *journal, stop <-chan struct{}, grew func()) {
+// Pump moves everything from src into j until the last writer has gone. grew is called after each step.
+func Pump(src *Source, j *Journal, stop <-chan struct{}, grew func()) {
 	conn, err := src.file.SyscallConn()
 	if err != nil {
 		return // closed: the process is being forgotten
@@ -73,7 +96,7 @@ func pump(src *source, j *journal, stop <-chan struct{}, grew func()) {
 			grew()
 			continue
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// See settle.
+			// See Settle.
 			_ = src.file.SetReadDeadline(time.Time{})
 			ended := src.drain(conn, j)
 			j.setQuiet(ended)
@@ -90,13 +113,24 @@ func pump(src *source, j *journal, stop <-chan struct{}, grew func()) {
 	}
 }
 
-// settle makes the pump declare its journal complete once nothing has come for quietGrace.
-func (s *source) settle() { _ = s.file.SetReadDeadline(time.Now().Add(quietGrace)) }
+// Settle makes the pump declare its journal complete once nothing has come for quietGrace.
+func (s *Source) Settle() { _ = s.file.SetReadDeadline(time.Now().Add(quietGrace)) }
+
+// Pending tells whether the process has written what isn't stored yet.
+func (s *Source) Pending() bool {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	held := 0
+	err = conn.Control(func(fd uintptr) { held, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return err == nil && held > 0
+}
 
 // drain takes what was there when the command ended: a pipe's content at most, because somebody may go on writing. It
 // tells whether the last writer has gone.
-func (s *source) drain(conn syscall.RawConn, j *journal) (ended bool) {
-	for taken := 0; taken < maxPipe; {
+func (s *Source) drain(conn syscall.RawConn, j *Journal) (ended bool) {
+	for taken := 0; taken < MaxPipe; {
 		var n int
 		var stepErr error
 		err := conn.Read(func(fd uintptr) bool {
@@ -113,7 +147,7 @@ func (s *source) drain(conn syscall.RawConn, j *journal) (ended bool) {
 }
 
 // step splices once. The result is EAGAIN when there is nothing to take, 0 and no error at the end.
-func (s *source) step(fd int, j *journal) (int, error) {
+func (s *Source) step(fd int, j *Journal) (int, error) {
 	if s.mid[0] < 0 {
 		return splice(fd, j.fd, j.offset())
 	}
@@ -132,7 +166,7 @@ func (s *source) step(fd int, j *journal) (int, error) {
 }
 
 // offset is where the next byte goes. Only the pump moves it.
-func (j *journal) offset() int64 { return j.total() }
+func (j *Journal) offset() int64 { return j.Total() }
 
 // splice moves bytes between descriptors without blocking; off < 0: to is a pipe.
 func splice(from, to int, off int64) (int, error) {
@@ -152,8 +186,8 @@ func splice(from, to int, off int64) (int, error) {
 	}
 }
 
-// readAvailable appends what a pipe holds to b, up to limit bytes in all. eof tells that every writer has gone.
-func readAvailable(fd int, b []byte, limit int) (out []byte, eof bool, err error) {
+// ReadAvailable appends what a pipe holds to b, up to limit bytes in all. eof tells that every writer has gone.
+func ReadAvailable(fd int, b []byte, limit int) (out []byte, eof bool, err error) {
 	for len(b) < limit {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]

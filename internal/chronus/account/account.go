@@ -1,4 +1,9 @@
-package chronus
+// Package account finds out who a command runs as and what login would put into its environment.
+//
+// What it reads is a tenant's: /etc/passwd and /etc/group of a sandbox may be missing, damaged or hostile. Nothing in
+// them makes it fail; lines that aren't entries are skipped, and ids that a sandbox doesn't have are refused. All
+// functions are pure; an [Account] isn't changed after it was made, so it may be shared.
+package account
 
 import (
 	"bytes"
@@ -11,18 +16,17 @@ import (
 // maxID is the highest user and group id of a sandbox: its user namespace maps 65,536 of them.
 const maxID = 65535
 
-// account is who a command runs as, as login would find out. Its slices aren't changed after it was made.
-type account struct {
-	uid, gid int
-	groups   []uint32 // supplementary, gid among them
-	name     string   // empty: a numeric id without an entry
-	home     string
-	shell    string
+// Account is who a command runs as, as login would find out.
+type Account struct {
+	UID, GID int
+	Groups   []uint32 // supplementary, GID among them
+	Name     string   // empty: a numeric id without an entry
+	Home     string
+	Shell    string
 }
 
-// accounts is what a sandbox's /etc/passwd and /etc/group say. Both may be missing or damaged: lines that aren't
-// entries are skipped.
-type accounts struct{ passwd, group []byte }
+// Files is the content of a sandbox's /etc/passwd and /etc/group.
+type Files struct{ Passwd, Group []byte }
 
 // entry is one line of a file of colons.
 type entry [][]byte
@@ -32,10 +36,10 @@ func (e entry) number(i int) (int, bool) {
 	return n, err == nil && n >= 0 && n <= maxID
 }
 
-// find returns the first entry with at least fields fields for which match holds.
-func find(file []byte, fields int, match func(entry) bool) entry {
+// find returns the first entry with at least n fields for which match holds.
+func find(file []byte, n int, match func(entry) bool) entry {
 	for line := range bytes.SplitSeq(file, []byte{'\n'}) {
-		if e := entry(bytes.Split(line, []byte{':'})); len(e) >= fields && match(e) {
+		if e := entry(bytes.Split(line, []byte{':'})); len(e) >= n && match(e) {
 			return e
 		}
 	}
@@ -47,29 +51,29 @@ const (
 	groupFields  = 4 // name:x:gid:members
 )
 
-// lookup finds "", name, uid, name:group or uid:gid. Empty is root. A uid without an entry has group 0 and home "/".
-func (a *accounts) lookup(who string) (*account, error) {
+// Lookup finds "", name, uid, name:group or uid:gid. Empty is root. A uid without an entry has group 0 and home "/".
+func (f *Files) Lookup(who string) (*Account, error) {
 	user, group, withGroup := strings.Cut(who, ":")
 	if user == "" {
 		user = "0"
 	}
-	acc, err := a.user(user)
+	acc, err := f.user(user)
 	if err != nil {
 		return nil, err
 	}
 	if withGroup {
-		if acc.gid, err = a.groupID(group); err != nil {
+		if acc.GID, err = f.groupID(group); err != nil {
 			return nil, err
 		}
-		acc.groups = []uint32{uint32(acc.gid)}
+		acc.Groups = []uint32{uint32(acc.GID)}
 		return acc, nil
 	}
-	acc.groups = a.memberships(acc)
+	acc.Groups = f.memberships(acc)
 	return acc, nil
 }
 
-func (a *accounts) user(user string) (*account, error) {
-	e := find(a.passwd, passwdFields, func(e entry) bool { return string(e[0]) == user })
+func (f *Files) user(user string) (*Account, error) {
+	e := find(f.Passwd, passwdFields, func(e entry) bool { return string(e[0]) == user })
 	if e == nil && user == "root" {
 		user = "0" // in any image, also one without accounts
 	}
@@ -78,11 +82,11 @@ func (a *accounts) user(user string) (*account, error) {
 		if id < 0 || id > maxID {
 			return nil, api.FieldError(api.CodeNoSuchUser, "user", "ids in a sandbox go from 0 to 65535", "uid %d is out of range", id)
 		}
-		e = find(a.passwd, passwdFields, func(e entry) bool { n, ok := e.number(2); return ok && n == id })
+		e = find(f.Passwd, passwdFields, func(e entry) bool { n, ok := e.number(2); return ok && n == id })
 		if e == nil {
-			acc := &account{uid: id, home: "/"}
+			acc := &Account{UID: id, Home: "/"}
 			if id == 0 {
-				acc.name, acc.home = "root", "/root"
+				acc.Name, acc.Home = "root", "/root"
 			}
 			return acc, nil
 		}
@@ -95,15 +99,15 @@ func (a *accounts) user(user string) (*account, error) {
 	if !ok || !ok2 {
 		return nil, api.FieldError(api.CodeNoSuchUser, "user", "ids in a sandbox go from 0 to 65535", "user %q has ids %q and %q", user, e[2], e[3])
 	}
-	acc := &account{uid: uid, gid: gid, name: string(e[0]), home: string(e[5]), shell: string(e[6])}
-	if acc.home == "" {
-		acc.home = "/"
+	acc := &Account{UID: uid, GID: gid, Name: string(e[0]), Home: string(e[5]), Shell: string(e[6])}
+	if acc.Home == "" {
+		acc.Home = "/"
 	}
 	return acc, nil
 }
 
-func (a *accounts) groupID(group string) (int, error) {
-	e := find(a.group, groupFields, func(e entry) bool { return string(e[0]) == group })
+func (f *Files) groupID(group string) (int, error) {
+	e := find(f.Group, groupFields, func(e entry) bool { return string(e[0]) == group })
 	if e != nil {
 		if gid, ok := e.number(2); ok {
 			return gid, nil
@@ -120,14 +124,14 @@ func (a *accounts) groupID(group string) (int, error) {
 const maxGroups = 65536
 
 // memberships lists the account's groups, its own first.
-func (a *accounts) memberships(acc *account) []uint32 {
-	groups := []uint32{uint32(acc.gid)}
-	if acc.name == "" {
+func (f *Files) memberships(acc *Account) []uint32 {
+	groups := []uint32{uint32(acc.GID)}
+	if acc.Name == "" {
 		return groups
 	}
-	seen := map[int]bool{acc.gid: true}
-	name := []byte(acc.name)
-	for line := range bytes.SplitSeq(a.group, []byte{'\n'}) {
+	seen := map[int]bool{acc.GID: true}
+	name := []byte(acc.Name)
+	for line := range bytes.SplitSeq(f.Group, []byte{'\n'}) {
 		e := entry(bytes.Split(line, []byte{':'}))
 		if len(e) < groupFields {
 			continue
