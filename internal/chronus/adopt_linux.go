@@ -116,7 +116,7 @@ func (s *Shard) takeProcess(it *keeper.Item) error {
 // hearKeepers listens to one keeper after the other.
 func (s *Shard) hearKeepers(ctx context.Context, store *keeper.Store) {
 	for {
-		over, cancel := context.WithCancel(ctx)
+		over, cancel := context.WithCancelCause(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { s.hearKeeper(over, store) })
 		var next *keeper.Store
@@ -124,7 +124,7 @@ func (s *Shard) hearKeepers(ctx context.Context, store *keeper.Store) {
 		case next = <-s.stores:
 		case <-ctx.Done():
 		}
-		cancel()
+		cancel(errors.New("there is a new keeper"))
 		wg.Wait()
 		if next == nil {
 			return

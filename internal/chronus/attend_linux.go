@@ -28,12 +28,15 @@ const (
 	shortest   = 100 * time.Millisecond // a command with a time-out below this is a process from the start
 )
 
+// errTold ends what listens to a caller who has been told everything.
+var errTold = errors.New("the end has been told")
+
 // attend serves the stream of a command that has just started until its end is told or the caller is gone.
 func (x *execution) attend(ctx context.Context, st *aether.Stream, p *process) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	var in sync.WaitGroup
 	defer in.Wait()
-	defer cancel()
+	defer cancel(errTold)
 	listen := func() { in.Go(func() { p.listen(ctx, st) }) }
 	if x.req.Stdin || x.req.TTY {
 		p.takeInput(st)
@@ -57,7 +60,7 @@ func (x *execution) attend(ctx context.Context, st *aether.Stream, p *process) e
 	if err := f.run(ctx); err != nil && !x.req.Keep {
 		p.kill(cause{cancelled: true}) // the caller has gone
 	}
-	cancel()
+	cancel(errTold)
 	p.unblock(&in)
 	if !x.req.Keep {
 		p.release()
@@ -67,14 +70,14 @@ func (x *execution) attend(ctx context.Context, st *aether.Stream, p *process) e
 
 // attach serves one more stream of a process.
 func (p *process) attach(ctx context.Context, st *aether.Stream, f *follower) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	var in sync.WaitGroup
 	in.Go(func() { _ = p.hear(ctx, st) })
 	st.Hold()
 	_ = st.Send(ctx, aether.MsgStarted, p.started())
 	st.Flush()
 	_ = f.run(ctx) // an error is the end of the stream
-	cancel()
+	cancel(errTold)
 	p.unblock(&in)
 	return nil
 }
@@ -129,7 +132,7 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 	p.mu.Lock()
 	mine := p.owner == st
 	p.mu.Unlock()
-	switch f.Channel {
+	switch f.Channel { //nolint:exhaustive // a caller sends nothing else that means something
 	case aether.Stdin:
 		if p.stdin == nil || !mine {
 			return
@@ -164,7 +167,8 @@ func (p *process) quick(ctx context.Context, st *aether.Stream) (done bool, err 
 		return false, err
 	}
 	if p.meta.TimeoutMS == 0 || time.Duration(p.meta.TimeoutMS)*time.Millisecond >= shortest {
-		for i, d := range quickTimes() {
+		times := quickTimes()
+		for i, d := range times {
 			_ = p.File.SetReadDeadline(began.Add(d))
 			var raw int32
 			var waitErr error
@@ -175,7 +179,7 @@ func (p *process) quick(ctx context.Context, st *aether.Stream) (done bool, err 
 			if err == nil {
 				return p.quickEnd(ctx, st, raw, waitErr)
 			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) || i == len(quickTimes())-1 || p.pipesFull() {
+			if !errors.Is(err, os.ErrDeadlineExceeded) || i == len(times)-1 || p.pipesFull() {
 				break
 			}
 		}
@@ -234,7 +238,7 @@ func (p *process) quickEnd(ctx context.Context, st *aether.Stream, raw int32, wa
 		_ = unix.Close(p.raw[i])
 		p.raw[i] = -1
 	}
-	p.Child.Close()
+	p.Close()
 	return true, p.answer(ctx, st, *out)
 }
 

@@ -71,28 +71,42 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 // check refuses what can't be run, and fills in defaults.
 func (x *execution) check() error {
 	r := &x.req
-	switch {
-	case len(r.Argv) == 0 && len(r.Shell) == 0, len(r.Argv) > 0 && len(r.Shell) > 0:
-		return api.FieldError(api.CodeInvalid, "argv", "give one of argv and shell", "%d arguments and a script of %d bytes", len(r.Argv), len(r.Shell))
-	case len(r.Argv) > 0 && len(r.Argv[0]) == 0:
-		return api.FieldError(api.CodeInvalid, "argv", "", "the command's name is empty")
-	case r.Session != "" && r.TTY:
-		return api.FieldError(api.CodeInvalid, "session", "run a shell on the terminal instead", "a session's commands have no terminal")
-	case r.TimeoutMS < 0, r.MaxOutput < 0, r.MaxOutput > journal.MaxKeep:
-		return api.FieldError(api.CodeInvalid, "max_output_bytes", "", "time-out %d ms, output limit %d bytes", r.TimeoutMS, r.MaxOutput)
-	case r.Rows > 1<<16-1, r.Cols > 1<<16-1:
-		return api.FieldError(api.CodeInvalid, "tty", "", "a terminal of %d rows and %d columns", r.Rows, r.Cols)
-	case len(r.Tag) > 256:
-		return api.FieldError(api.CodeInvalid, "tag", "", "tag of %d bytes is over 256", len(r.Tag))
-	}
 	if r.Log || r.TTY {
 		r.Keep = true
 	}
 	if r.ID == "" {
 		r.ID = "x" + strings.ToLower(rand.Text())
 	}
-	if !isID(r.ID) {
+	if err := x.checkCommand(); err != nil {
+		return err
+	}
+	switch {
+	case !isID(r.ID):
 		return api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "process id %q", launch.Shorten([]byte(r.ID)))
+	case r.Session != "" && r.TTY:
+		return api.FieldError(api.CodeInvalid, "session", "run a shell on the terminal instead", "a session's commands have no terminal")
+	case r.TimeoutMS < 0:
+		return api.FieldError(api.CodeInvalid, "timeout_ms", "", "a time-out of %d ms", r.TimeoutMS)
+	case r.MaxOutput < 0, r.MaxOutput > journal.MaxKeep:
+		return api.FieldError(api.CodeInvalid, "max_output_bytes", "", "a limit of %d bytes isn't from 0 to %d", r.MaxOutput, journal.MaxKeep)
+	case r.Rows > 1<<16-1, r.Cols > 1<<16-1:
+		return api.FieldError(api.CodeInvalid, "tty", "", "a terminal of %d rows and %d columns", r.Rows, r.Cols)
+	case len(r.Tag) > maxTag:
+		return api.FieldError(api.CodeInvalid, "tag", "", "tag of %d bytes is over %d", len(r.Tag), maxTag)
+	}
+	return x.checkSizes()
+}
+
+const maxTag = 256
+
+// checkCommand refuses what execve can't even be asked for.
+func (x *execution) checkCommand() error {
+	r := &x.req
+	switch {
+	case (len(r.Argv) == 0) == (len(r.Shell) == 0):
+		return api.FieldError(api.CodeInvalid, "argv", "give one of argv and shell", "%d arguments and a script of %d bytes", len(r.Argv), len(r.Shell))
+	case len(r.Argv) > 0 && len(r.Argv[0]) == 0:
+		return api.FieldError(api.CodeInvalid, "argv", "", "the command's name is empty")
 	}
 	for _, list := range [][][]byte{r.Argv, r.Env, {r.Shell, r.Cwd}} {
 		for _, v := range list {
@@ -106,7 +120,7 @@ func (x *execution) check() error {
 			return api.FieldError(api.CodeInvalid, "env", "", "variable %q has no name", launch.Shorten(e))
 		}
 	}
-	return x.checkSizes()
+	return nil
 }
 
 // checkSizes refuses what execve would refuse.
@@ -235,7 +249,7 @@ func (p *process) abandon() {
 			p.out[i].Close()
 		}
 	}
-	p.Child.Close()
+	p.Close()
 }
 
 func (p *process) newJournals() ([2]*journal.Journal, error) {

@@ -84,7 +84,7 @@ func TestEndsAreToldApart(t *testing.T) {
 // Case 21.
 func TestMissingCommandFailsAtOnceWithAType(t *testing.T) {
 	s := newSandbox(t)
-	s.sh(`cd /tmp; echo x >plain; printf '#!/no/such\n' >lost; echo echo hi >text; chmod 755 lost text; mkdir dir`)
+	s.sh(`cd /tmp; echo x >plain; printf '#!/no/such\n' >lost; echo 'true' >text; chmod 755 lost text; mkdir dir`)
 	for name, tc := range map[string]struct {
 		command string
 		code    api.Code

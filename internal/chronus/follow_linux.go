@@ -71,16 +71,24 @@ func (f *follower) run(ctx context.Context) error {
 		case f.noFollow:
 			return f.st.Close()
 		}
-		select {
-		case <-changed:
-		case <-p.stop:
-			f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", p.meta.ID))
-			return context.Canceled
-		case <-f.st.Done():
-			return aether.ErrReset
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := f.wait(ctx, changed); err != nil {
+			return err
 		}
+	}
+}
+
+// wait waits for a change, and returns an error when the stream is over.
+func (f *follower) wait(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-f.p.stop:
+		f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", f.p.meta.ID))
+		return context.Canceled
+	case <-f.st.Done():
+		return aether.ErrReset
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

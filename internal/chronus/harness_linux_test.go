@@ -392,7 +392,8 @@ func (s *sandbox) processes() []api.Process {
 func (s *sandbox) stats() (st struct {
 	Goroutines, FDs, Processes int
 	PeakRSS                    int64 `json:"peak_rss_bytes"`
-}) {
+},
+) {
 	s.Helper()
 	if err := s.unary("stats", nil, &st); err != nil {
 		s.Fatal(err)

@@ -153,7 +153,7 @@ func (p *process) afterOutput() {
 			}
 			p.out[i].Trim()
 		}
-		p.Child.Close()
+		p.Close()
 	})
 	p.notify()
 	p.mu.Lock()
@@ -306,7 +306,7 @@ func (p *process) forget() {
 					s.Shut()
 				}
 			}
-			p.Child.Close()
+			p.Close()
 		})
 	}
 	p.notify()

@@ -22,21 +22,21 @@ const (
 type kind byte
 
 const (
-	kindHello    kind = iota + 1 // nums: version, keeper pid (in the answer)
-	kindStart                    // name, nums: uid; flags: which descriptors ride along; blob: argv, each NUL-terminated
-	kindAdopt                    // as start, with the shard's pidfd and its store socket before the others
-	kindStop                     // name
-	kindList                     // answered by one kindShard each, then kindEnd
-	kindWatch                    // from now on this connection gets kindEvent only
-	kindOK                       // nums: pid, start time
-	kindFail                     // blob: why
-	kindShard                    // name, nums: pid, start time, uid
-	kindEvent                    // name, nums: event, pid, start time
-	kindPut                      // name: key; flags: 1 + index of the descriptor to wait for; blob; descriptors
-	kindDel                      // name: key
-	kindStatus                   // name: key; nums: raw wait status
-	kindItem                     // as put, keeper to shard
-	kindEnd                      // the last of a list
+	kindHello  kind = iota + 1 // nums: version, keeper pid (in the answer)
+	kindStart                  // name, nums: uid; flags: which descriptors ride along; blob: argv, each NUL-terminated
+	kindAdopt                  // as start, with the shard's pidfd and its store socket before the others
+	kindStop                   // name
+	kindList                   // answered by one kindShard each, then kindEnd
+	kindWatch                  // from now on this connection gets kindEvent only
+	kindOK                     // nums: pid, start time
+	kindFail                   // blob: why
+	kindShard                  // name, nums: pid, start time, uid
+	kindEvent                  // name, nums: event, pid, start time
+	kindPut                    // name: key; flags: 1 + index of the descriptor to wait for; blob; descriptors
+	kindDel                    // name: key
+	kindStatus                 // name: key; nums: raw wait status
+	kindItem                   // as put, keeper to shard
+	kindEnd                    // the last of a list
 )
 
 // message is every message of both protocols; a kind uses the fields it needs.

@@ -29,7 +29,6 @@ type server struct {
 	clients map[int]*client
 	shards  map[string]*shard
 	orphans map[*item]struct{} // items whose process is no child of a living shard and whose status nobody has told
-	out     message            // scratch
 }
 
 // client is a connection of an edge.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +25,7 @@ type Item struct {
 }
 
 // sendTimeout bounds how long a shard waits for a keeper that doesn't read.
-var sendTimeout = unix.Timeval{Sec: 1}
+const sendTimeout = time.Second
 
 // Store is a shard's connection to its keeper. It is safe for concurrent use.
 type Store struct {
@@ -38,7 +39,8 @@ type Store struct {
 // OpenStore takes over fd, the shard's end of the socket. Descriptors that arrive below lowest are refused: a shard
 // uses low numbers as transfer slots, and one that landed there would be overwritten by the next exec.
 func OpenStore(fd, lowest int) (*Store, error) {
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &sendTimeout); err != nil {
+	tv := unix.NsecToTimeval(sendTimeout.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv); err != nil {
 		return nil, fmt.Errorf("set send timeout of the keeper socket: %w", err)
 	}
 	s := &Store{sock: newSocket(fd)}

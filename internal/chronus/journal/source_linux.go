@@ -14,10 +14,10 @@ import (
 // before they count as complete.
 const quietGrace = 20 * time.Millisecond
 
-const (
-	spliceSize = 1 << 20
-	MaxPipe    = 1 << 20 // the largest pipe that an unprivileged process can make of one
-)
+const spliceSize = 1 << 20
+
+// MaxPipe is the largest that an unprivileged process can make a pipe.
+const MaxPipe = 1 << 20
 
 // Source is where a journal is filled from: the read end of a pipe, or the master of a terminal. A terminal's output
 // goes through a second pipe, because only a pipe can be spliced into a file; that pipe is kept too, so what is between

@@ -48,12 +48,14 @@ const (
 	MaxArgs   = 2 << 20
 )
 
+// TooLarge says that something is over a limit of execve.
 func TooLarge(what string, size, limit int) *api.Error {
 	err := api.Errorf(api.CodeTooLarge, "%s of %d bytes are over the limit of %d", what, size, limit)
 	err.Hint = "put large data into a file or into stdin; a script may be given as shell text of up to 16 MiB"
 	return err
 }
 
+// Size is what execve counts for a list of strings.
 func Size(v [][]byte) int {
 	n := 0
 	for _, b := range v {
@@ -62,7 +64,7 @@ func Size(v [][]byte) int {
 	return n
 }
 
-// shorten makes untrusted text fit for an error.
+// Shorten makes untrusted text fit for an error.
 func Shorten(b []byte) string {
 	const most = 200
 	if len(b) > most {
