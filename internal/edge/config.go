@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,15 +32,47 @@ type Config struct {
 	StopTimeout time.Duration // how long the end of a sandbox may take before it counts as failed; default 30 s
 	Parallel    int           // adoptions and stops at one time; default 16
 
-	files files // where records are written; tests make it fail and die
+	machine func() (machineState, error) // how the machine is doing; tests have another
+	files   files                        // where records are written; tests make it fail and die
 }
 
-// Capacity is what an edge promises to sandboxes in all. Zero means the default.
+// Capacity is how much an edge promises to sandboxes. Zero means the default.
+//
+// The limits of all sandboxes may add up to many times the machine: a sandbox of an agent waits most of the time and
+// stays far below its limits. What the machine really has left decides the rest: a create is refused while little memory
+// or few process numbers are free.
 type Capacity struct {
-	Sandboxes int     // default 10,000
-	MemoryMB  int64   // default 80 % of the machine's memory
-	CPURatio  float64 // cores promised per core of the machine; default 50: most sandboxes of agents wait
-	PIDs      int64   // default 4,194,304, the most that Linux can number
+	Sandboxes   int     // default 10,000
+	MemoryRatio float64 // memory promised per memory of the machine; default 25
+	MemoryMB    int64   // memory promised in all, instead of the ratio
+	ReserveMB   int64   // memory that stays available: creates are refused below it; default 5 % of the machine's, at least 256
+	CPURatio    float64 // cores promised per core of the machine; default 1,000: cores are shared by weight, whatever is promised
+	PIDRatio    float64 // processes promised per process that the machine can number (kernel.pid_max); default 20
+	PIDs        int64   // processes promised in all, instead of the ratio
+}
+
+func (k Capacity) valid() bool {
+	for _, ratio := range []float64{k.MemoryRatio, k.CPURatio, k.PIDRatio} {
+		if ratio < 0 || math.IsNaN(ratio) || ratio > maxRatio {
+			return false
+		}
+	}
+	return k.Sandboxes >= 0 && k.MemoryMB >= 0 && k.ReserveMB >= 0 && k.PIDs >= 0
+}
+
+// maxRatio keeps what is promised within the numbers that count it.
+const maxRatio = 1e6
+
+// on returns k with its defaults for a machine.
+func (k Capacity) on(m machineState) Capacity {
+	k.Sandboxes = cmp.Or(k.Sandboxes, 10_000)
+	k.CPURatio = cmp.Or(k.CPURatio, 1000)
+	k.MemoryRatio = cmp.Or(k.MemoryRatio, 25)
+	k.PIDRatio = cmp.Or(k.PIDRatio, 20)
+	k.MemoryMB = cmp.Or(k.MemoryMB, int64(float64(m.memoryMB)*k.MemoryRatio))
+	k.PIDs = cmp.Or(k.PIDs, int64(float64(m.pids)*k.PIDRatio))
+	k.ReserveMB = cmp.Or(k.ReserveMB, max(m.memoryMB/20, 256))
+	return k
 }
 
 // Validate reports every fault.
@@ -61,9 +90,8 @@ func (c Config) Validate() error {
 	if c.Home > maxHome {
 		faults = append(faults, fmt.Errorf("edge: home %d is above %d", c.Home, maxHome))
 	}
-	k := c.Capacity
-	if k.Sandboxes < 0 || k.MemoryMB < 0 || k.PIDs < 0 || k.CPURatio < 0 || math.IsNaN(k.CPURatio) || math.IsInf(k.CPURatio, 0) {
-		faults = append(faults, fmt.Errorf("edge: capacity %+v", k))
+	if !c.Capacity.valid() {
+		faults = append(faults, fmt.Errorf("edge: capacity %+v", c.Capacity))
 	}
 	if c.EndedKeep < 0 || c.ShortWait < 0 || c.StopTimeout < 0 || c.Parallel < 0 {
 		faults = append(faults, errors.New("edge: negative time or count"))
@@ -85,37 +113,18 @@ func (c Config) withDefaults() (Config, error) {
 	c.ShortWait = cmp.Or(c.ShortWait, 30*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	c.Parallel = cmp.Or(c.Parallel, 16)
-	c.Capacity.Sandboxes = cmp.Or(c.Capacity.Sandboxes, 10_000)
-	c.Capacity.CPURatio = cmp.Or(c.Capacity.CPURatio, 50)
-	c.Capacity.PIDs = cmp.Or(c.Capacity.PIDs, 4_194_304)
 	if c.files == nil {
 		c.files = osFiles{}
 	}
-	if c.Capacity.MemoryMB == 0 {
-		mb, err := machineMemoryMB()
-		if err != nil {
-			return c, err
-		}
-		c.Capacity.MemoryMB = mb * 8 / 10
+	if c.machine == nil {
+		c.machine = readMachine
 	}
-	return c, nil
-}
-
-func machineMemoryMB() (int64, error) {
-	raw, err := os.ReadFile("/proc/meminfo")
+	now, err := c.machine()
 	if err != nil {
-		return 0, fmt.Errorf("memory of the machine: %w", err)
+		return c, err
 	}
-	for line := range strings.Lines(string(raw)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" {
-			kb, err := strconv.ParseInt(f[1], 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("memory of the machine: %w", err)
-			}
-			return kb / 1024, nil
-		}
-	}
-	return 0, errors.New("memory of the machine: no MemTotal in /proc/meminfo")
+	c.Capacity = c.Capacity.on(now)
+	return c, nil
 }
 
 func (k Capacity) total() claim {

@@ -36,6 +36,9 @@ func (e *Edge) tryCreate(ctx context.Context, project string, want api.Spec) (*s
 	if err != nil {
 		return nil, err
 	}
+	if err := e.machine.admit(time.Now()); err != nil {
+		return nil, err
+	}
 	if err := e.ledger.reserve(rec.ID, claimOf(rec.Spec.Resources)); err != nil {
 		return nil, err
 	}
@@ -190,7 +193,7 @@ func (e *Edge) startCommand(ctx context.Context, sb *sandbox, box Box) error {
 	}
 	e.met.execs.WithLabelValues("kept", "ok").Inc()
 	e.tell(sb, "exec_started", "", execData(startProcess, ""))
-	e.kept.add(sb, startProcess)
+	e.awaitKept(sb, box, startProcess)
 	return nil
 }
 

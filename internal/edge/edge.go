@@ -23,16 +23,18 @@ const SocketName = "edge.sock"
 
 // Edge owns the sandboxes of one data folder.
 type Edge struct {
-	cfg    Config
-	log    *slog.Logger
-	met    *metrics
-	store  *store
-	ledger *ledger
-	kept   *keptSet
-	boot   string
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	store   *store
+	ledger  *ledger
+	boot    string
+	machine *machine
 
-	quit  chan struct{}  // closed by Close
-	tasks sync.WaitGroup // watchers, stops and the sweeper
+	life  context.Context //nolint:containedctx // what the edge itself waits for has no request's context; over when quit is closed
+	die   context.CancelCauseFunc
+	quit  <-chan struct{} // closed by Close
+	tasks sync.WaitGroup  // watchers, stops and the sweeper
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -56,10 +58,12 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("edge metrics: %w", err)
 	}
+	life, die := context.WithCancelCause(context.Background())
 	e := &Edge{
-		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()), kept: newKeptSet(),
+		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()),
+		machine: &machine{read: cfg.machine, reserveMB: cfg.Capacity.ReserveMB}, life: life, die: die,
 		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger},
-		quit:  make(chan struct{}), boxes: map[string]*sandbox{},
+		quit:  life.Done(), boxes: map[string]*sandbox{},
 	}
 	if err := e.recover(ctx); err != nil {
 		e.halt()
@@ -69,7 +73,6 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 		w.Warm()
 	}
 	e.tasks.Go(e.sweep)
-	e.tasks.Go(e.watchKept)
 	return e, nil
 }
 
@@ -81,12 +84,9 @@ func (e *Edge) Close(ctx context.Context) error {
 
 func (e *Edge) halt() {
 	e.mu.Lock()
-	first := !e.closing
 	e.closing = true
 	e.mu.Unlock()
-	if first {
-		close(e.quit)
-	}
+	e.die(errClosing())
 	e.tasks.Wait()
 }
 
@@ -99,6 +99,17 @@ func (e *Edge) goTask(f func()) bool {
 	}
 	e.tasks.Go(f)
 	return true
+}
+
+// Note records what a backend says of a sandbox's aether, such as "aether_lost" and "aether_back", as an event of that
+// name. A sandbox that isn't known has ended meanwhile.
+func (e *Edge) Note(id, what string) {
+	e.mu.Lock()
+	sb := e.boxes[id]
+	e.mu.Unlock()
+	if sb != nil && sb.view().State == api.StateRunning {
+		e.tell(sb, what, "", nil)
+	}
 }
 
 // find looks up a sandbox for a project. One of another project is as unknown as one that never was.

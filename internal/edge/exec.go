@@ -34,7 +34,11 @@ func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 	if err == nil {
 		err = e.runCommand(ctx, s, sb, &x)
 	}
-	e.met.execs.WithLabelValues(kind, result(err)).Inc()
+	how := result(err)
+	if err != nil && left(s, err) {
+		how = "client_left"
+	}
+	e.met.execs.WithLabelValues(kind, how).Inc()
 	return err
 }
 
@@ -51,7 +55,7 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 	started := f.Channel == aether.Message && f.Type == aether.MsgStarted
 	if started && x.Keep {
 		e.tell(sb, "exec_started", "", execData(x.ID, x.Tag))
-		e.kept.add(sb, x.ID)
+		e.awaitKept(sb, box, x.ID)
 	}
 	if f.Channel != aether.Message {
 		f.Release()
@@ -64,11 +68,7 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 		down.Reset(nil)
 		return err
 	}
-	err = e.follow(ctx, s, down, &run{sb: sb, box: box, x: x})
-	if x.Keep {
-		e.kept.look(sb)
-	}
-	return err
+	return e.follow(ctx, s, down, &run{sb: sb, box: box, x: x})
 }
 
 // openExec opens the stream that runs the command; x is complete then.

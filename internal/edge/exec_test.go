@@ -3,7 +3,10 @@ package edge
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/dsec-io/dsec/api"
@@ -167,4 +170,112 @@ func TestKeptProcessesHaveEvents(t *testing.T) {
 	if types := n.eventTypes(sb.ID); len(types) != 4 {
 		t.Errorf("a quick exec made events: %v", types)
 	}
+}
+
+// TestEndsAreAwaited: the end of a kept process is waited for, not looked for, by this edge and by the next one, across
+// the loss of an aether.
+func TestEndsAreAwaited(t *testing.T) {
+	n := startNode(t, nil)
+	sb := n.create(plain)
+	x := argv("hang")
+	x.Keep = true
+	s, err := n.client.Open(t.Context(), aether.Open{Method: "exec", Sandbox: sb.ID, Project: "p", Body: x.AppendTo(nil), Closed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var started aether.Started
+	if err := started.Unmarshal(f.Data); err != nil {
+		t.Fatal(err)
+	}
+	f.Release()
+	s.Reset(nil)
+	waits := func() int {
+		n.fake.mu.Lock()
+		defer n.fake.mu.Unlock()
+		return n.fake.waits
+	}
+	until(t, "the edge waits", func() bool { return waits() == 1 })
+	n.fake.cut()
+	until(t, "the edge waits at the new aether", func() bool { return waits() == 2 })
+	n.kept = n.fake.kept
+	n.restart()
+	until(t, "the next edge waits", func() bool { return waits() > 0 })
+	n.fake.mu.Lock()
+	p := n.kept[sb.ID+"/"+started.ID]
+	p.Running, p.Exit = false, &api.ExitStatus{ExitCode: new(7)}
+	close(p.done)
+	n.fake.mu.Unlock()
+	until(t, "its end has an event", func() bool { return slices.Contains(n.eventTypes(sb.ID), "exec_ended") })
+	events := n.events(sb.ID, 0, false)
+	last := events[len(events)-1]
+	if exit, _ := last.Data["exit"].(map[string]any); last.Data["process"] != started.ID || exit["exit_code"] != float64(7) {
+		t.Errorf("event %+v", last)
+	}
+}
+
+// TestLeavingIsNobodysFault: a client that detaches or cancels is no error of the edge.
+func TestLeavingIsNobodysFault(t *testing.T) {
+	var log syncBuffer
+	n := startNode(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	sb := n.create(plain)
+	kept := argv("hang")
+	kept.Keep, kept.ID = true, "k"
+	quick := argv("hang")
+	attach := aether.Attach{ID: "k"}
+	for _, o := range []aether.Open{
+		as("p", "exec", sb.ID, kept.AppendTo(nil)), as("p", "exec", sb.ID, quick.AppendTo(nil)), as("p", "attach", sb.ID, attach.AppendTo(nil)),
+	} {
+		before := strings.Count(log.String(), "client has left")
+		s, err := n.client.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := s.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Release()
+		s.Reset(nil)
+		until(t, "the edge notices", func() bool { return strings.Count(log.String(), "client has left") > before })
+	}
+	_ = n.client.Close()
+	n.stop()
+	if strings.Contains(log.String(), "level=ERROR") || strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("logged:\n%s", log.String())
+	}
+}
+
+// TestFaultsAreLogged: an error that somebody must look into is one.
+func TestFaultsAreLogged(t *testing.T) {
+	var log syncBuffer
+	n := startNode(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	n.fake.setFault("start", errors.New("no namespaces today"))
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.create", "", []byte(plain)), nil), api.CodeInternal)
+	until(t, "it is logged", func() bool {
+		return strings.Contains(log.String(), "level=ERROR") && strings.Contains(log.String(), "no namespaces today")
+	})
+}
+
+// syncBuffer is a log that is read while it is written.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

@@ -32,6 +32,7 @@ type fake struct {
 	boxes  map[string]*fakeBox
 	kept   map[string]*fakeProcess // by sandbox/id
 	warm   bool
+	waits  int
 	told   []string // "signal" and "forget", as they came
 
 	// What goes wrong, by name; see the uses.
@@ -41,7 +42,8 @@ type fake struct {
 
 type fakeProcess struct {
 	api.Process
-	out []byte
+	out  []byte
+	done chan struct{} // closed at its end
 }
 
 type fakeBox struct {
@@ -278,6 +280,8 @@ func (f *fake) serve(ctx context.Context, s *aether.Stream) {
 		err = f.processes(ctx, s, o)
 	case "attach":
 		err = f.attach(ctx, s, o)
+	case "wait":
+		err = f.awaitEnd(ctx, s, o)
 	case "signal", "forget":
 		f.mu.Lock()
 		f.told = append(f.told, o.Method)
@@ -309,6 +313,28 @@ func (f *fake) processes(ctx context.Context, s *aether.Stream, o aether.Open) e
 	return s.Reply(ctx, raw)
 }
 
+func (f *fake) awaitEnd(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	f.mu.Lock()
+	p := f.kept[o.Sandbox+"/"+string(o.Body)]
+	f.waits++
+	f.mu.Unlock()
+	if p == nil {
+		return api.Errorf(api.CodeNoSuchProcess, "fake: %s", o.Body)
+	}
+	select {
+	case <-p.done:
+	case <-s.Done():
+		return nil
+	}
+	f.mu.Lock()
+	raw, err := json.Marshal(p.Process)
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.Reply(ctx, raw)
+}
+
 func (f *fake) attach(ctx context.Context, s *aether.Stream, o aether.Open) error {
 	var a aether.Attach
 	if err := a.Unmarshal(o.Body); err != nil {
@@ -324,14 +350,22 @@ func (f *fake) attach(ctx context.Context, s *aether.Stream, o aether.Open) erro
 	if err := s.Send(ctx, aether.MsgStarted, st.AppendTo(nil)); err != nil {
 		return err
 	}
-	if err := s.Write(ctx, aether.Stdout, p.out[a.StdoutOffset:]); err != nil {
-		return err
+	f.mu.Lock()
+	out, running := p.out, p.Running
+	f.mu.Unlock()
+	if from := min(a.StdoutOffset, int64(len(out))); a.StdoutOffset >= 0 {
+		if err := s.Write(ctx, aether.Stdout, out[from:]); err != nil {
+			return err
+		}
 	}
-	if p.Running {
+	switch {
+	case running && a.NoFollow:
+		return s.Close()
+	case running:
 		<-s.Done()
 		return nil
 	}
-	return finishFake(ctx, s, 0, int64(len(p.out)))
+	return finishFake(ctx, s, 0, int64(len(out)))
 }
 
 func finishFake(ctx context.Context, s *aether.Stream, code int32, total int64) error {
@@ -360,7 +394,7 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		return err
 	}
 	key := o.Sandbox + "/" + x.ID
-	p := &fakeProcess{Process: api.Process{ID: x.ID, Running: true}}
+	p := &fakeProcess{Process: api.Process{ID: x.ID, Running: true}, done: make(chan struct{})}
 	if x.Keep {
 		f.mu.Lock()
 		f.kept[key] = p
@@ -376,23 +410,14 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		return f.cat(ctx, s)
 	case "hang":
 		if x.Keep {
+			f.mu.Lock()
 			p.out = []byte("hanging\n")
+			f.mu.Unlock()
 		}
 		<-s.Done()
 		return nil
 	case "long", "long-hang":
-		// More than fits into the windows on the way, so that the client has seen the start and some of this.
-		p.out = longOutput()
-		p.Running = string(x.Argv[0]) == "long-hang"
-		f.mu.Lock()
-		f.kept[key] = p
-		f.mu.Unlock()
-		if err := s.Write(ctx, aether.Stdout, p.out[:len(p.out)/2]); err != nil {
-			return err
-		}
-		f.cut()
-		<-s.Done()
-		return nil
+		return f.long(ctx, s, key, p, string(x.Argv[0]) == "long-hang")
 	case "lost-after":
 		// The client's input says that it has seen the start.
 		fr, err := s.Recv(ctx)
@@ -408,6 +433,7 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		f.mu.Lock()
 		p.out, p.Running = out, false
 		p.Exit = &api.ExitStatus{ExitCode: new(0)}
+		close(p.done)
 		f.mu.Unlock()
 	}
 	if err := s.Write(ctx, aether.Stdout, out); err != nil {
@@ -417,6 +443,24 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		return err
 	}
 	return finishFake(ctx, s, 0, int64(len(out)))
+}
+
+// long breaks the connection in the middle of more output than fits into the windows on the way, so that the client has
+// seen the start and some of this.
+func (f *fake) long(ctx context.Context, s *aether.Stream, key string, p *fakeProcess, running bool) error {
+	p.out = longOutput()
+	if p.Running = running; !running {
+		close(p.done)
+	}
+	f.mu.Lock()
+	f.kept[key] = p
+	f.mu.Unlock()
+	if err := s.Write(ctx, aether.Stdout, p.out[:len(p.out)/2]); err != nil {
+		return err
+	}
+	f.cut()
+	<-s.Done()
+	return nil
 }
 
 func (f *fake) cat(ctx context.Context, s *aether.Stream) error {

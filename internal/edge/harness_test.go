@@ -29,6 +29,7 @@ type node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	down   bool
+	kept   map[string]*fakeProcess // that the fake has from the start, where set
 }
 
 func testImage(_ context.Context, name string) (ImageConfig, error) {
@@ -40,7 +41,7 @@ func testImage(_ context.Context, name string) (ImageConfig, error) {
 
 func startNode(t testing.TB, tune func(*Config)) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "edge") //nolint:usetesting // sockets need a short path
+	dir, err := os.MkdirTemp("", "edge")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +62,9 @@ func (n *node) up() {
 	}
 	if n.fake, err = newFake(filepath.Join(n.dir, "fake")); err != nil {
 		n.t.Fatal(err)
+	}
+	if n.kept != nil {
+		n.fake.kept = n.kept
 	}
 	cfg := Config{
 		Instance: n.inst, Backend: n.fake, Image: testImage, Logger: slog.New(slog.NewTextHandler(n.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -165,70 +163,4 @@ func writeLines(ctx context.Context, s *aether.Stream, events []api.Event) error
 		}
 	}
 	return s.Write(ctx, aether.Stdout, buf.Bytes())
-}
-
-// logsQuery is the body of "sandbox.logs".
-type logsQuery struct {
-	Follow      bool  `json:"follow,omitempty"`
-	SinceOffset int64 `json:"since_offset,omitempty"` // in stdout
-	SinceStderr int64 `json:"since_stderr_offset,omitempty"`
-}
-
-// logsIdle is how long output may be silent before a request that doesn't follow takes it for all there is.
-const logsIdle = 200 * time.Millisecond
-
-// serveLogs is an attach to the start process.
-func (e *Edge) serveLogs(ctx context.Context, s *aether.Stream, o aether.Open) error {
-	sb, err := e.find(o.Project, o.Sandbox)
-	if err != nil {
-		return err
-	}
-	var q logsQuery
-	if len(o.Body) > 0 {
-		if q, err = api.Decode[logsQuery](o.Body); err != nil {
-			return err
-		}
-	}
-	if q.SinceOffset < 0 || q.SinceStderr < 0 {
-		return api.FieldError(api.CodeInvalid, "since_offset", "", "%d is negative", min(q.SinceOffset, q.SinceStderr))
-	}
-	if len(sb.view().Spec.Command) == 0 {
-		return api.FieldError(api.CodeNoSuchProcess, "", "create the sandbox with a command to have a log", "sandbox %s has no start process, so it has no log", sb.id)
-	}
-	now, err := e.running(ctx, sb)
-	if err != nil {
-		return err
-	}
-	a := aether.Attach{ID: startProcess, StdoutOffset: q.SinceOffset, StderrOffset: q.SinceStderr}
-	down, err := now.box.Open(ctx, aether.Open{
-		Method: "attach", Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: a.AppendTo(nil),
-	})
-	if err != nil {
-		return notStarted(ctx, now.box, err)
-	}
-	if q.Follow {
-		return e.relay(ctx, s, down)
-	}
-	defer down.Reset(nil)
-	return copyUntilIdle(ctx, s, down)
-}
-
-// copyUntilIdle passes on what a process has written so far.
-func copyUntilIdle(ctx context.Context, s, down *aether.Stream) error {
-	for {
-		idle, cancel := context.WithTimeout(ctx, logsIdle)
-		f, err := down.Recv(idle)
-		cancel()
-		switch {
-		case errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return s.Close()
-		case err != nil:
-			return err
-		}
-		err = pass(ctx, s, &f)
-		f.Release()
-		if err != nil {
-			return err
-		}
-	}
 }

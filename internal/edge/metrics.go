@@ -12,7 +12,7 @@ type metrics struct {
 	states     *prometheus.GaugeVec     // sandboxes by state
 	creates    *prometheus.CounterVec   // by result: "ok" or the error's code
 	adoptions  *prometheus.CounterVec   // by result: adopted, gone, failed
-	execs      *prometheus.CounterVec   // by kind (quick, kept) and result: "ok" or the error's code
+	execs      *prometheus.CounterVec   // by kind (quick, kept) and result: "ok", "client_left" or the error's code
 	durations  *prometheus.HistogramVec // of create and stop
 	saveFaults prometheus.Counter       // records and events that couldn't be written
 }

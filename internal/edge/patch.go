@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/spec"
@@ -70,6 +71,11 @@ func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Re
 	}
 	old := now.spec.Resources
 	want := spec.Merged(old, p)
+	if *want.MemoryMB > *old.MemoryMB || *want.PIDs > *old.PIDs {
+		if err := e.machine.admit(time.Now()); err != nil {
+			return err
+		}
+	}
 	if err := e.ledger.change(sb.id, claimOf(old).max(claimOf(want))); err != nil {
 		return err
 	}

@@ -74,15 +74,16 @@ func (osFiles) Rename(_, from, to string) error { return os.Rename(from, to) }
 
 func (osFiles) Remove(_, path string) error { return os.Remove(path) }
 
-// store is the folder of records: ID.json, and ID.events beside it.
+// store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
 type store struct {
 	dir   string
 	files files
 	log   *slog.Logger
 }
 
-func (s *store) path(id string) string   { return filepath.Join(s.dir, id+".json") }
-func (s *store) events(id string) string { return filepath.Join(s.dir, id+".events") }
+func (s *store) path(id string) string    { return filepath.Join(s.dir, id+".json") }
+func (s *store) logPath(id string) string { return filepath.Join(s.dir, id+".log") }
+func (s *store) events(id string) string  { return filepath.Join(s.dir, id+".events") }
 
 // save puts a record in place whole or not at all. One id is saved by one goroutine at a time.
 func (s *store) save(r *record) error {
@@ -105,7 +106,11 @@ func (s *store) save(r *record) error {
 func (s *store) forget(id string) error {
 	var faults []error
 	for _, f := range []struct{ label, path string }{
-		{"events:remove", s.events(id)}, {"record:remove-tmp", s.path(id) + ".tmp"}, {"record:remove", s.path(id)},
+		{"log:remove", s.logPath(id)},
+		{"log:remove-tmp", s.logPath(id) + ".tmp"},
+		{"events:remove", s.events(id)},
+		{"record:remove-tmp", s.path(id) + ".tmp"},
+		{"record:remove", s.path(id)},
 	} {
 		if err := s.files.Remove(f.label, f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			faults = append(faults, fmt.Errorf("remove record of %s: %w", id, err))
@@ -142,9 +147,7 @@ func (s *store) load() (records []*record, damaged []string, err error) {
 		records = append(records, r)
 	}
 	for _, e := range entries {
-		id, ending, _ := strings.Cut(e.Name(), ".")
-		orphan := ending == "json.tmp" || (ending == "events" || ending == "events.tmp") && !known[id]
-		if !orphan || !validID(id) {
+		if !orphan(e.Name(), known) {
 			continue
 		}
 		if err := s.files.Remove("orphan:remove", filepath.Join(s.dir, e.Name())); err != nil {
@@ -152,6 +155,21 @@ func (s *store) load() (records []*record, damaged []string, err error) {
 		}
 	}
 	return records, damaged, nil
+}
+
+// orphan tells whether a file is a sandbox's that needs it no more: half-written, or without a record.
+func orphan(name string, known map[string]bool) bool {
+	id, ending, _ := strings.Cut(name, ".")
+	if !validID(id) {
+		return false
+	}
+	switch ending {
+	case "json.tmp", "log.tmp":
+		return true
+	case "events", "events.tmp", "log":
+		return !known[id]
+	}
+	return false
 }
 
 func (s *store) read(id string) (*record, error) {

@@ -126,8 +126,8 @@ func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 			e.log.Warn("interrupted change of limits not completed", sb.attr(), slog.Any("err", err))
 		}
 	}
-	e.kept.remember(sb)
 	e.tell(sb, "adopted", "", nil)
+	e.awaitRecorded(sb, box)
 	e.goTask(func() { e.watch(sb, box) })
 }
 

@@ -148,7 +148,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 
 func killedAt(t *testing.T, at int, how string) (whole bool) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "edge") //nolint:usetesting // many in one test, and short paths for sockets
+	dir, err := os.MkdirTemp("", "edge")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,11 +108,25 @@ func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[s
 	}
 	told := *api.AsError(err)
 	told.RequestID = o.RequestID
-	if told.Code == api.CodeInternal {
-		e.log.Error("request failed", slog.String("method", o.Method), slog.String("sandbox", spec.Clip(o.Sandbox)),
-			slog.String("request", o.RequestID), slog.Any("err", err))
+	what := []any{
+		slog.String("method", o.Method), slog.String("sandbox", spec.Clip(o.Sandbox)), slog.String("request", o.RequestID), slog.Any("err", err),
+	}
+	switch {
+	case left(s, err):
+		e.log.Debug("client has left", what...)
+	case told.Code == api.CodeInternal && e.isClosing():
+		e.log.Debug("request cut off", what...)
+	case told.Code == api.CodeInternal:
+		e.log.Error("request failed", what...)
 	}
 	s.Reset(&told)
+}
+
+// left tells whether a request ended because its client left it: detached, cancelled, or lost its connection. That is
+// nobody's fault.
+func left(s *aether.Stream, err error) bool {
+	at := s.Err()
+	return errors.Is(err, errGone) || errors.Is(at, aether.ErrReset) || errors.Is(at, aether.ErrConnLost)
 }
 
 // handlers are the methods that the edge's socket has. Everything that isn't here is refused: what only the edge may ask
@@ -161,11 +175,7 @@ func (e *Edge) passOn(ctx context.Context, s *aether.Stream, o aether.Open) erro
 	if err != nil {
 		return notStarted(ctx, now.box, err)
 	}
-	err = e.relay(ctx, s, down)
-	if o.Method == "attach" {
-		e.kept.look(sb)
-	}
-	return err
+	return e.relay(ctx, s, down)
 }
 
 // completeSession fills in what a new session gets from its sandbox.

@@ -55,6 +55,7 @@ func (e *Edge) finish(sb *sandbox, box Box, reason string) {
 	e.tell(sb, "stopping", reason, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.StopTimeout)
 	defer cancel()
+	e.saveLog(ctx, sb, box)
 	err := box.Stop(ctx)
 	if err != nil {
 		err = fmt.Errorf("stop: %w", err)
@@ -107,7 +108,7 @@ func (e *Edge) watch(sb *sandbox, box Box) {
 			e.died(sb)
 			return
 		case <-expired:
-			if _, err := e.stop(context.Background(), sb, why); err == nil || isClosing(e) {
+			if _, err := e.stop(context.Background(), sb, why); err == nil || e.isClosing() {
 				return
 			}
 			// A short state was in the way for too long, or its stop is. Try again.
@@ -121,7 +122,7 @@ func (e *Edge) watch(sb *sandbox, box Box) {
 	}
 }
 
-func isClosing(e *Edge) bool {
+func (e *Edge) isClosing() bool {
 	select {
 	case <-e.quit:
 		return true
@@ -148,6 +149,14 @@ func (e *Edge) deadline(sb *sandbox) (due time.Time, why string) {
 // died records that a sandbox ended by itself, unless it was being stopped, and clears its remains away.
 func (e *Edge) died(sb *sandbox) {
 	const reason = "its init process died"
+	sb.mu.Lock()
+	box, state := sb.box, sb.rec.State
+	sb.mu.Unlock()
+	if state == api.StateStopping || state.Ended() {
+		return
+	}
+	// Before anybody is told, so that whoever sees the end finds the log.
+	e.saveLog(e.life, sb, box)
 	sb.mu.Lock()
 	if sb.rec.State == api.StateStopping || sb.rec.State.Ended() {
 		sb.mu.Unlock()
