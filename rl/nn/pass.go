@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/dsec-io/dsec/rl/f32"
+import (
+	"math"
+
+	"github.com/dsec-io/dsec/rl/f32"
+)
 
 // Pass is the memory of one forward and backward computation. It's used again and again, by one goroutine.
 type Pass struct {
@@ -129,10 +133,9 @@ func deactivate(act Activation, d, y []float32) {
 	y = y[:len(d)]
 	switch act {
 	case ReLU:
-		for i := range d {
-			if y[i] <= 0 {
-				d[i] = 0
-			}
+		for i, x := range y { // y is positive or 0, which is random: no branch on it
+			open := uint32(-int32(math.Float32bits(x)) >> 31)
+			d[i] = math.Float32frombits(math.Float32bits(d[i]) & open)
 		}
 	case Tanh:
 		for i := range d {
