@@ -197,6 +197,12 @@ func (sh *shard) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	// The keeper holds the listening socket, so that this connects also while the shard is being restarted, and waits.
+	sh.mu.Lock()
+	ended := sh.ended
+	sh.mu.Unlock()
+	if ended {
+		return errShardEnded // its socket is gone for good
+	}
 	raw, err := unixfd.Dial(ctx, sh.socket(), unixfd.Options{})
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", sh.name, err)
@@ -209,7 +215,7 @@ func (sh *shard) connect(ctx context.Context) error {
 		return errors.Join(err, conn.Close())
 	}
 	sh.mu.Lock()
-	ended := sh.ended
+	ended = sh.ended
 	if !ended {
 		sh.conn, sh.up = conn, true
 		sh.changeLocked()

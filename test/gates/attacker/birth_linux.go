@@ -13,7 +13,6 @@ type birthReport struct {
 	FDs      []string // "NUMBER TARGET"
 	Nonblock []int    // descriptors among them with O_NONBLOCK
 	Status   map[string]string
-	NoFile   [2]uint64
 	Cgroup   string
 	Visible  []string // processes in /proc
 }
@@ -44,11 +43,6 @@ func birth() (*birthReport, error) {
 		key, value, _ := strings.Cut(line, ":")
 		r.Status[key] = strings.TrimSpace(value)
 	}
-	var limit unix.Rlimit
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
-		return nil, err
-	}
-	r.NoFile = [2]uint64{limit.Cur, limit.Max}
 	group, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return nil, err

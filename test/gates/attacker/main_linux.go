@@ -189,10 +189,11 @@ func killAll() []answer {
 	}
 	const most = 1 << 16
 	for pid := 2; pid < most; pid++ {
-		if pid == os.Getpid() {
+		err := unix.Kill(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
 			continue
 		}
-		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+		if _, statErr := os.Stat(fmt.Sprintf("/proc/self/task/%d", pid)); statErr != nil { // not a thread of its own
 			out = append(out, answered(fmt.Sprintf("see %d", pid), err))
 		}
 	}
