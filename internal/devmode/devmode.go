@@ -19,6 +19,7 @@ import (
 	"os"
 
 	"github.com/dsec-io/dsec/internal/apiserver"
+	"github.com/dsec-io/dsec/internal/edge"
 )
 
 // Defaults of a [Config].
@@ -36,15 +37,16 @@ const (
 
 // Config is what `dsec dev` was told. Only DataDir is required.
 type Config struct {
-	DataDir    string       // made if missing, 0700
-	Listen     string       // default 127.0.0.1:7080; port 0 picks one
-	Keep       bool         // leave the sandboxes running at the end
-	Hosts      []string     // further Host headers to accept, beside loopback names and the listen address
-	ImageStore string       // the machine-wide image store; default /var/lib/dsec/images
-	IDRanges   string       // the machine-wide id range file; default /run/dsec/idranges.json
-	PoolSize   int          // user namespaces kept ready per shard; 0: the default, negative: none
-	Ready      io.Writer    // gets the line `ready http://…`; nil: nowhere
-	Logger     *slog.Logger // nil: nowhere
+	DataDir    string        // made if missing, 0700
+	Listen     string        // default 127.0.0.1:7080; port 0 picks one
+	Keep       bool          // leave the sandboxes running at the end
+	Hosts      []string      // further Host headers to accept, beside loopback names and the listen address
+	ImageStore string        // the machine-wide image store; default /var/lib/dsec/images
+	IDRanges   string        // the machine-wide id range file; default /run/dsec/idranges.json
+	PoolSize   int           // user namespaces kept ready per shard; 0: the default, negative: none
+	Capacity   edge.Capacity // what is promised to sandboxes in all; zero values: the edge's defaults
+	Ready      io.Writer     // gets the line `ready http://…`; nil: nowhere
+	Logger     *slog.Logger  // nil: nowhere
 	// OnReady is called once, after context.json was written and before the ready line. Nil: not.
 	OnReady func(ContextFile)
 	// TestHooks gives aethers the methods by which tests disturb them; no program sets it.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -110,6 +111,7 @@ type instance struct {
 	dir    *edge.Instance
 	down   undo
 	reg    *prometheus.Registry
+	edge   atomic.Pointer[edge.Edge]
 	failed chan error // holds the first reason for which a part has quit by itself
 }
 
@@ -136,6 +138,7 @@ func (in *instance) start(ctx context.Context, name string, run func(context.Con
 
 // startEdge opens what the edge is made of, from the kernel up, and starts it.
 func (in *instance) startEdge(ctx context.Context) error {
+	edge.RaiseLimits(in.cfg.Logger)
 	ids, err := idrange.Open(ctx, idrange.Config{File: in.cfg.IDRanges, Instance: in.dir.ID, DataDir: in.dir.DataDir})
 	if err != nil {
 		return err
@@ -154,13 +157,14 @@ func (in *instance) startEdge(ctx context.Context) error {
 		return err
 	}
 	e, err := edge.New(ctx, edge.Config{
-		Instance: in.dir, Backend: backend, Logger: in.cfg.Logger, Metrics: in.reg,
+		Instance: in.dir, Backend: backend, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity,
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})
 	if err != nil {
 		in.down.push(backend.Close)
 		return err
 	}
+	in.edge.Store(e)
 	in.down.push(func(ctx context.Context) error { return in.closeEdge(ctx, e) })
 	in.start(ctx, "edge", e.Run)
 	if !in.cfg.Keep {
@@ -169,8 +173,12 @@ func (in *instance) startEdge(ctx context.Context) error {
 	return nil
 }
 
+// aetherNotice passes on what the backend says of a sandbox's aether. While the edge is being made there is only the log.
 func (in *instance) aetherNotice(sandbox string, n container.Notice) {
 	in.cfg.Logger.Warn("aether of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)))
+	if e := in.edge.Load(); e != nil {
+		e.Note(sandbox, string(n))
+	}
 }
 
 func imageConfig(ctx context.Context, store *image.Store, name string) (edge.ImageConfig, error) {

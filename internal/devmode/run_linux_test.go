@@ -168,7 +168,7 @@ func (d *dev) call(method, path, body string, out any) int {
 			d.t.Fatalf("%s %s: %d %q: %v", method, path, resp.StatusCode, raw, err)
 		}
 	}
-	if resp.StatusCode >= 300 && out == nil {
+	if resp.StatusCode >= 500 || resp.StatusCode >= 300 && out == nil {
 		d.t.Logf("%s %s: %d %s", method, path, resp.StatusCode, raw)
 	}
 	return resp.StatusCode
