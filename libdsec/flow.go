@@ -43,6 +43,17 @@ func (f *flow) put(frame aether.Frame) {
 	f.more.Broadcast()
 }
 
+// putGap queues the news of a gap behind the output from before it, for [flow.next] to hand out as a message.
+func (f *flow) putGap(body []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.drop || f.end != nil {
+		return
+	}
+	f.frames = append(f.frames, aether.Frame{Channel: aether.Message, Type: aether.MsgGap, Data: body})
+	f.more.Broadcast()
+}
+
 // skip notes that bytes up to offset won't come.
 func (f *flow) skip(offset int64) {
 	f.mu.Lock()

@@ -1,6 +1,7 @@
 package libdsec
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -69,29 +70,48 @@ func (p *Process) drain(ctx context.Context, stream *aether.Stream) (api.ExitSta
 	}
 }
 
-// gap notes lost output and tells the handler.
+// gap notes lost output. The handler is told in its turn, after the output from before the gap.
 func (p *Process) gap(body []byte) error {
-	var m aether.Gap
-	if err := m.Unmarshal(body); err != nil {
+	g, err := readGap(body)
+	if err != nil {
 		return err
 	}
-	g := Gap{Stream: "stdout", Offset: m.Offset, Length: m.Length}
-	out := p.stdout
-	if aether.Channel(m.Channel) == aether.Stderr {
-		g.Stream, out = "stderr", p.stderr
+	out, handled := p.stdout, p.handlers.OnStdout != nil
+	if g.Stream == "stderr" {
+		out, handled = p.stderr, p.handlers.OnStderr != nil
 	}
-	out.skip(m.Offset + m.Length)
+	out.skip(g.Offset + g.Length)
 	p.mu.Lock()
 	if len(p.gaps) < keepGaps {
 		p.gaps = append(p.gaps, g)
 	}
 	p.mu.Unlock()
-	if p.handlers.OnGap == nil {
+	switch {
+	case p.handlers.OnGap == nil:
+		return nil
+	case handled:
+		out.putGap(bytes.Clone(body))
 		return nil
 	}
+	return p.tellGap(g) // a reader has no turn
+}
+
+func (p *Process) tellGap(g Gap) error {
 	p.handling.Lock()
 	defer p.handling.Unlock()
 	return p.handlers.OnGap(g)
+}
+
+func readGap(body []byte) (Gap, error) {
+	var m aether.Gap
+	if err := m.Unmarshal(body); err != nil {
+		return Gap{}, err
+	}
+	g := Gap{Stream: "stdout", Offset: m.Offset, Length: m.Length}
+	if aether.Channel(m.Channel) == aether.Stderr {
+		g.Stream = "stderr"
+	}
+	return g, nil
 }
 
 // giveUp is what follows the end of the process's context: unless it may go on without us, it's killed and its end

@@ -145,9 +145,7 @@ func (p *Process) deliver(f *flow, handler func([]byte) error) {
 			if err != nil {
 				return
 			}
-			p.handling.Lock()
-			err = handler(frame.Data)
-			p.handling.Unlock()
+			err = p.hand(frame.Channel, frame.Data, handler)
 			frame.Release()
 			if err != nil {
 				f.abandon(err)
@@ -156,4 +154,18 @@ func (p *Process) deliver(f *flow, handler func([]byte) error) {
 			}
 		}
 	})
+}
+
+// hand gives a handler a piece of output, or the news of a gap in it.
+func (p *Process) hand(ch aether.Channel, data []byte, handler func([]byte) error) error {
+	if ch == aether.Message {
+		g, err := readGap(data)
+		if err != nil {
+			return err
+		}
+		return p.tellGap(g)
+	}
+	p.handling.Lock()
+	defer p.handling.Unlock()
+	return handler(data)
 }
