@@ -186,6 +186,10 @@ func (c *Client) openOnce(ctx context.Context, o aether.Open) (*aether.Stream, e
 		return s, nil
 	case errors.Is(err, aether.ErrConnLost), errors.Is(err, aether.ErrClosed):
 		return nil, &unsentError{api.Errorf(api.CodeUnavailable, "connection to %s lost: %v", c.settings.Endpoint, err)}
+	case errors.Is(err, aether.ErrTooLarge):
+		e := api.Errorf(api.CodeTooLarge, "%v", err)
+		e.Hint = "send large data as stdin"
+		return nil, e
 	case errors.Is(err, aether.ErrTooMany):
 		return nil, api.Errorf(api.CodeTooMany, "%v", err)
 	}

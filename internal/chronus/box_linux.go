@@ -24,10 +24,10 @@ const (
 type box struct {
 	launch.Box
 	shard *Shard
-	spec  aether.AddBox
 
 	// mu guards what follows.
 	mu       sync.Mutex
+	spec     aether.AddBox
 	procs    map[string]*process
 	reserved map[string]struct{} // ids of commands that aren't in procs, yet or for good
 	sessions map[string]*session
@@ -56,9 +56,29 @@ func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 	}
 }
 
+// target is the box as a command that starts now finds it.
+func (b *box) target() launch.Box {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.Box
+	t.CPUs = int(b.spec.CPUs)
+	return t
+}
+
+// setCPUs changes how many processors commands that start from now on may run on.
+func (b *box) setCPUs(n int32) {
+	b.mu.Lock()
+	b.spec.CPUs = n
+	b.mu.Unlock()
+	b.shard.putBox(b)
+}
+
 // item is how the box is kept.
 func (b *box) item() keeper.Item {
-	it := keeper.Item{Key: boxKey + b.Name, Blob: b.spec.AppendTo(nil), FDs: []int{b.PIDFD}, Wait: keeper.NoWait}
+	b.mu.Lock()
+	blob := b.spec.AppendTo(nil)
+	b.mu.Unlock()
+	it := keeper.Item{Key: boxKey + b.Name, Blob: blob, FDs: []int{b.PIDFD}, Wait: keeper.NoWait}
 	b.ptyMu.Lock()
 	defer b.ptyMu.Unlock()
 	if b.devpts >= 0 {

@@ -148,7 +148,7 @@ func (x *execution) start() (_ *process, err error) {
 	defer x.closeTheirs()
 	defer x.closeOurs() // what the process hasn't taken over
 	c := &x.cmd
-	c.Box, c.Group = x.box.Box, x.req.ID
+	c.Box, c.Group = x.box.target(), x.req.ID
 	if c.Who, err = x.box.accountOf(x.req.User); err != nil {
 		return nil, err
 	}

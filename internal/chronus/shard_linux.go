@@ -182,7 +182,8 @@ func (s *Shard) boxNames() []string {
 	return names
 }
 
-// addBox is method "add". Adding a box that is there is no error: an edge that has lost the answer asks again.
+// addBox is method "add". Adding a box that is there is no error: an edge that has lost the answer asks again, and one
+// that has changed the sandbox's limits tells the new number of processors.
 func (s *Shard) addBox(body []byte, fds []int) error {
 	closeAll := func() {
 		for _, fd := range fds {
@@ -196,13 +197,13 @@ func (s *Shard) addBox(body []byte, fds []int) error {
 	}
 	b := newBox(s, &spec, fds[0])
 	s.mu.Lock()
-	if s.boxes[spec.Name] != nil || len(s.boxes) >= maxBoxes {
-		full := s.boxes[spec.Name] == nil
+	if old := s.boxes[spec.Name]; old != nil || len(s.boxes) >= maxBoxes {
 		s.mu.Unlock()
 		closeAll()
-		if full {
+		if old == nil {
 			return api.Errorf(api.CodeNoCapacity, "this shard has %d boxes", maxBoxes)
 		}
+		old.setCPUs(spec.CPUs)
 		return nil
 	}
 	s.boxes[spec.Name] = b

@@ -114,7 +114,7 @@ func (x *box) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
 	for first := true; ; first = false {
 		conn, err := x.sh.connection(ctx)
 		if err != nil {
-			return nil, api.Errorf(api.CodeUnavailable, "the sandbox's aether can't be reached: %v", err)
+			return nil, fmt.Errorf("reach the aether of %s: %w", x.id, err) // the edge knows what that means for the request
 		}
 		s, err := conn.Open(ctx, o)
 		if err != nil && first && errors.Is(err, aether.ErrConnLost) {
