@@ -86,7 +86,7 @@ func newNode(t testing.TB) *node {
 	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 	n.backend, err = container.New(t.Context(), container.Config{
 		InstanceID: n.instance, DataDir: data, RunDir: n.run, IDs: ids, Cgroups: n.groups, Logger: logger,
-		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: aetherd,
+		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: aetherd, TestHooks: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -390,8 +390,9 @@ func (s *sandbox) processes() []api.Process {
 
 // stats of the shard.
 func (s *sandbox) stats() (st struct {
-	Goroutines, FDs, Processes int
-	PeakRSS                    int64 `json:"peak_rss_bytes"`
+	Goroutines, FDs, Processes, GCs int
+	PeakRSS                         int64 `json:"peak_rss_bytes"`
+	Stopped                         int64 `json:"stopped_helpers"`
 },
 ) {
 	s.Helper()
