@@ -158,32 +158,38 @@ func (t *tiles) start() {
 	t.drop()
 }
 
-// drop puts a 2, or one time in ten a 4, on one of the empty places, all as likely. Nothing here branches: what is
-// random can't be predicted.
-func (t *tiles) drop() {
+// drop puts a 2, or one time in ten a 4, on one of the empty places, all as likely, and says whether it was the last
+// one. Nothing here branches: what is random can't be predicted.
+func (t *tiles) drop() (full bool) {
 	r := t.rand.Uint64()
 	free := ^occupied(t.board) & 0x1111111111111111
-	n, _ := bits.Mul64(r, uint64(bits.OnesCount64(free)))
-	place := nth(free, n)
+	upTo, count := tally(free)
+	n, _ := bits.Mul64(r, count)
+	place := nth(upTo, n)
 	// The low bits are independent of the high ones that chose the place.
 	four := ((r&0xffffffff)*10>>32 - 1) >> 63
 	t.fours += int32(four)
 	t.board |= place << four
+	return count == 1
 }
 
-// nth returns the n-th (from 0) of the bits of free, which has one a nibble at most.
-func nth(free, n uint64) uint64 {
-	// Nibble i counts the bits up to and with i. All 16 would overflow the last, which then has nothing to say: the
-	// nibbles below it decide.
-	upTo := free * 0x1111111111111111
+// tally counts the bits of free, which has one a nibble at most and one at least. Nibble i of upTo counts those up to
+// and with i; where all 16 are there, the last nibble overflows to 0, which is what count is set right for, and nth
+// doesn't mind.
+func tally(free uint64) (upTo, count uint64) {
+	upTo = free * 0x1111111111111111
+	count = upTo >> 60
+	return upTo, count | (count-1)>>63<<4
+}
+
+// nth returns the n-th (from 0) of the bits that upTo tells of.
+func nth(upTo, n uint64) uint64 {
 	low, high := upTo&0x0f0f0f0f0f0f0f0f, upTo>>4&0x0f0f0f0f0f0f0f0f
-	if free == 0x1111111111111111 {
-		high |= 0x10 << 56
-	}
 	limit := n*0x0101010101010101 | 0x8080808080808080
-	// The high bit of a byte stays where the count isn't over n: in as many nibbles as lie before the one wanted.
-	before := bits.OnesCount64((limit-low)&0x8080808080808080) + bits.OnesCount64((limit-high)&0x8080808080808080)
-	return 1 << (4 * before)
+	// The high bit of a byte stays where the count isn't over n: in as many nibbles as lie before the one wanted. The
+	// last nibble is before none, and left out.
+	before := (limit-low)>>7&0x0101010101010101 + (limit-high)>>7&0x0001010101010101
+	return 1 << (4 * (before * 0x0101010101010101 >> 56))
 }
 
 // push returns the board pushed in a direction.
@@ -208,15 +214,14 @@ func (g *game2048) Step(context.Context) error {
 		t := &games[i]
 		to, exponents := g.push(t.board, choices[i]&3)
 		t.tick++
-		reward := float32(earnNothing)
+		reward, over := float32(earnNothing), false
 		if to != t.board {
 			reward = earnMerge * float32(exponents)
 			t.board = to
-			t.drop()
-		}
-		over := occupied(t.board) == 0x1111111111111111 && stuck(t.board)
-		if over {
-			reward = earnEnd
+			// A game that isn't over can only end by a tile that takes the last place.
+			if t.drop() && stuck(t.board) {
+				reward, over = earnEnd, true
+			}
 		}
 		rewards[i] = reward
 		t.earned += reward

@@ -2,6 +2,7 @@ package envs
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"testing"
 
@@ -244,14 +245,15 @@ func TestNth(t *testing.T) {
 	r := env.NewRand(1)
 	for range 20000 {
 		a, b := r.Uint64(), r.Uint64()
-		free := a & b & 0x1111111111111111
+		free := a&b&0x1111111111111111 | 1<<(4*r.IntN(16))
 		if r.IntN(100) == 0 {
 			free = 0x1111111111111111
 		}
 		n := uint64(0)
 		for bit := range 16 {
 			if place := uint64(1) << (4 * bit); free&place != 0 {
-				if got := nth(free, n); got != place {
+				upTo, count := tally(free)
+				if got := nth(upTo, n); got != place || count != uint64(bits.OnesCount64(free)) {
 					t.Fatalf("nth(%#x, %d) = %#x, want %#x", free, n, got, place)
 				}
 				n++

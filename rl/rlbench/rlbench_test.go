@@ -16,7 +16,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRun(t *testing.T) {
-	results, err := Run(t.Context(), Config{Rows: 32, Samples: 2, Sample: 2 * time.Millisecond})
+	used := time.Duration(0)
+	clock := func() time.Duration { used += time.Millisecond; return used }
+	results, err := Run(t.Context(), Config{Rows: 32, Samples: 2, Sample: 2 * time.Millisecond, Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 // elapsed is what a run took.
 type elapsed struct {
 	wall   time.Duration
-	thread time.Duration // processor time of the thread that ran it; wall where the system doesn't tell
+	thread time.Duration // processor time of the thread that ran it; wall where no clock tells
 }
 
 // timed measures f.
@@ -25,14 +25,12 @@ func timed(f func() error) (elapsed, error) {
 
 // timedThread measures f on a thread of its own, which no other goroutine gets: those that are to take turns with f
 // would have to be woken on another each time.
-func timedThread(f func() error) (elapsed, error) {
+func timedThread(clock func() time.Duration, f func() error) (elapsed, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cpu, known := threadTime()
+	began := clock()
 	e, err := timed(f)
-	if now, _ := threadTime(); known {
-		e.thread = max(now-cpu, 1)
-	}
+	e.thread = max(clock()-began, 1)
 	return e, err
 }
 
@@ -54,7 +52,7 @@ func prepare(spec env.Spec, rows int) (all [tables][]int32) {
 type steps struct {
 	v       vec.Vector
 	actions [tables][]int32
-	alone   bool // on the calling goroutine
+	clock   func() time.Duration // nil unless everything is done on the calling goroutine
 }
 
 func newSteps(v vec.Vector, err error) (runner, error) {
@@ -69,11 +67,7 @@ func (s *steps) run(ctx context.Context, seed uint64, n int) (elapsed, error) {
 		return elapsed{}, err
 	}
 	choices := s.v.Buffers().Choices
-	measure := timed
-	if s.alone {
-		measure = timedThread
-	}
-	return measure(func() error {
+	all := func() error {
 		for i := range n {
 			copy(choices, s.actions[i%tables])
 			if err := s.v.Step(ctx); err != nil {
@@ -81,7 +75,11 @@ func (s *steps) run(ctx context.Context, seed uint64, n int) (elapsed, error) {
 			}
 		}
 		return nil
-	})
+	}
+	if s.clock == nil {
+		return timed(all)
+	}
+	return timedThread(s.clock, all)
 }
 
 func (s *steps) digest() uint64 { return digest(s.v.Buffers()) }
