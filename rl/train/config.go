@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/dsec-io/dsec/rl/adv"
 	"github.com/dsec-io/dsec/rl/env"
@@ -110,23 +111,27 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("training: "+format, args...))
 		}
 	}
-	l := c.Learn
 	need(c.Steps > 0, "%d steps", c.Steps)
 	need(c.Envs > 0 && c.Horizon > 0 && c.Workers >= 0, "%d environments, %d steps, %d workers", c.Envs, c.Horizon, c.Workers)
 	need(c.CheckpointEvery > 0, "checkpoints every %d updates", c.CheckpointEvery)
-	need(l.Epochs > 0 && l.Minibatch > 0 && l.Segment > 0, "%d epochs, minibatches of %d, segments of %d", l.Epochs, l.Minibatch, l.Segment)
-	need(l.Anneal == "cosine" || l.Anneal == "linear" || l.Anneal == "none", "annealing %q: want cosine, linear or none", l.Anneal)
-	need(l.Rate > 0 && l.MinRate >= 0 && l.MinRate <= 1, "learning rate %v, ending at %v of it", l.Rate, l.MinRate)
-	need(l.Gamma <= 1 && l.Gamma >= 0 && l.Lambda <= 1 && l.Lambda >= 0, "gamma %v, lambda %v", l.Gamma, l.Lambda)
-	need(l.Clip > 0 && l.ValueClip >= 0 && l.TargetKL >= 0 && l.RewardClip >= 0, "clips %v, %v, %v, target KL %v", l.Clip, l.ValueClip, l.RewardClip, l.TargetKL)
-	need(l.PriorityAlpha >= 0 && l.PriorityBeta >= 0 && l.PriorityBeta <= 1, "priorities %v, %v", l.PriorityAlpha, l.PriorityBeta)
-	if _, err := adv.ParseForm(l.Advantage); err != nil {
+	c.Learn.validate(need)
+	if _, err := adv.ParseForm(c.Learn.Advantage); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := optim.New(l.Optimizer, nil); err != nil {
+	if _, err := optim.New(c.Learn.Optimizer, nil); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func (l *Learn) validate(need func(ok bool, format string, args ...any)) {
+	between := func(x, low, high float32) bool { return x >= low && x <= high }
+	need(min(l.Epochs, l.Minibatch, l.Segment) > 0, "%d epochs, minibatches of %d, segments of %d", l.Epochs, l.Minibatch, l.Segment)
+	need(slices.Contains([]string{"cosine", "linear", "none"}, l.Anneal), "annealing %q: want cosine, linear or none", l.Anneal)
+	need(l.Rate > 0 && between(l.MinRate, 0, 1), "learning rate %v, ending at %v of it", l.Rate, l.MinRate)
+	need(between(l.Gamma, 0, 1) && between(l.Lambda, 0, 1), "gamma %v, lambda %v", l.Gamma, l.Lambda)
+	need(l.Clip > 0 && min(l.ValueClip, l.TargetKL, l.RewardClip) >= 0, "clips %v, %v, %v, target KL %v", l.Clip, l.ValueClip, l.RewardClip, l.TargetKL)
+	need(l.PriorityAlpha >= 0 && between(l.PriorityBeta, 0, 1), "priorities %v, %v", l.PriorityAlpha, l.PriorityBeta)
 }
 
 // policy is the network for an environment.
@@ -141,7 +146,7 @@ func (c Config) policy(spec env.Spec) nn.Config {
 	}
 }
 
-// progress is how far a run is, from 0 to 1, when it has done so many updates.
+// annealed returns what is between from and to when so much of a run is done, from 0 to 1.
 func annealed(how string, from, to float32, progress float64) float32 {
 	switch how {
 	case "linear":

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -16,7 +17,9 @@ func Apply(cfg train.Config, params map[string]float64) (train.Config, error) {
 		return cfg, err
 	}
 	var tree map[string]any
-	if err := json.Unmarshal(text, &tree); err != nil {
+	exact := json.NewDecoder(bytes.NewReader(text))
+	exact.UseNumber() // a seed has more digits than a float64
+	if err := exact.Decode(&tree); err != nil {
 		return cfg, err
 	}
 	for name, x := range params {
@@ -28,7 +31,7 @@ func Apply(cfg train.Config, params map[string]float64) (train.Config, error) {
 		return cfg, fmt.Errorf("sweep: %w", err)
 	}
 	out := train.Config{Workers: cfg.Workers, Folder: cfg.Folder}
-	d := json.NewDecoder(strings.NewReader(string(text)))
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&out); err != nil {
 		return cfg, fmt.Errorf("sweep: %w", err)

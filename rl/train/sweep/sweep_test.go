@@ -132,12 +132,12 @@ func TestCancelled(t *testing.T) {
 }
 
 func TestApply(t *testing.T) {
-	cfg := train.Config{Seed: 1 << 50, Steps: 10, Workers: 2, Net: train.Net{Hidden: []int{128, 64}}}
+	cfg := train.Config{Seed: 1<<63 + 1, Steps: 10, Workers: 2, Net: train.Net{Hidden: []int{128, 64}}}
 	got, err := Apply(cfg, map[string]float64{"learn.rate": 0.25, "horizon": 32, "net.hidden.1": 16, "learn.optimizer.beta1": 0.5})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Learn.Rate != 0.25 || got.Horizon != 32 || got.Net.Hidden[1] != 16 || got.Net.Hidden[0] != 128 || got.Learn.Optimizer.Beta1 != 0.5 || got.Workers != 2 || got.Seed != 1<<50 {
+	if got.Learn.Rate != 0.25 || got.Horizon != 32 || got.Net.Hidden[1] != 16 || got.Net.Hidden[0] != 128 || got.Learn.Optimizer.Beta1 != 0.5 || got.Workers != 2 || got.Seed != 1<<63+1 {
 		t.Errorf("Apply() = %+v", got)
 	}
 	if cfg.Net.Hidden[1] != 64 {
