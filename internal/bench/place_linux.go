@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -126,7 +127,7 @@ func (p *place) offer(store string) (withdraw func() error, err error) {
 		err = os.WriteFile(filepath.Join(dir, "image.erofs"), b, 0o644)
 	}
 	if err == nil {
-		b, err = json.Marshal(map[string]any{"env": []string{"PATH=/bin:/usr/bin"}, "digest": fmt.Sprintf("bench:%d", os.Getpid())})
+		b, err = json.Marshal(map[string]any{"env": []string{"PATH=/bin:/usr/bin"}, "digest": fmt.Sprintf("sha256:%x", sha256.Sum256(b))})
 	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.json"), b, 0o644)

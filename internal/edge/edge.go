@@ -62,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	e := &Edge{
 		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()),
 		machine: &machine{read: cfg.machine, reserveMB: cfg.Capacity.ReserveMB}, life: life, die: die,
-		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger},
+		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger, tails: map[string]int{}},
 		quit:  life.Done(), boxes: map[string]*sandbox{},
 	}
 	if err := e.recover(ctx); err != nil {

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
@@ -19,8 +21,8 @@ const recordVersion = 1
 
 var errVersion = errors.New("record has a later version")
 
-// record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so a rename
-// is all the care its record needs: no fsync.
+// record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so its
+// record needs no fsync.
 type record struct {
 	Version      int             `json:"version"`
 	Instance     string          `json:"instance"`
@@ -29,6 +31,7 @@ type record struct {
 	Project      string          `json:"project"`
 	Spec         api.Spec        `json:"spec"` // effective
 	ImageEnv     []string        `json:"image_env,omitempty"`
+	ImageCommand []string        `json:"image_command,omitempty"` // what an exec without a command runs
 	State        api.State       `json:"state"`
 	Reason       string          `json:"reason,omitempty"`
 	CreatedAt    time.Time       `json:"created_at"`
@@ -75,11 +78,22 @@ func (osFiles) Rename(_, from, to string) error { return os.Rename(from, to) }
 func (osFiles) Remove(_, path string) error { return os.Remove(path) }
 
 // store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
+//
+// A record's file has a line for each version of the record, of which the last whole one holds. A line is cheap; to put
+// a new file in the place of an old one makes ext4 write the content out at once, which a sandbox's life would wait for
+// five times.
 type store struct {
 	dir   string
 	files files
 	log   *slog.Logger
+
+	// mu guards tails: the sizes of the files that this process has written and whose last line is whole.
+	mu    sync.Mutex
+	tails map[string]int
 }
+
+// maxRecordFile is when a record's file is written anew.
+const maxRecordFile = 256 << 10
 
 func (s *store) path(id string) string    { return filepath.Join(s.dir, id+".json") }
 func (s *store) logPath(id string) string { return filepath.Join(s.dir, id+".log") }
@@ -91,6 +105,16 @@ func (s *store) save(r *record) error {
 	if err != nil {
 		return fmt.Errorf("encode record of %s: %w", r.ID, err)
 	}
+	raw = append(raw, '\n')
+	tail := s.tail(r.ID)
+	if tail > 0 && tail+len(raw) <= maxRecordFile {
+		if err := s.files.Append("record:append", s.path(r.ID), raw); err != nil {
+			s.setTail(r.ID, 0) // there may be a part of a line now
+			return fmt.Errorf("append to record of %s: %w", r.ID, err)
+		}
+		s.setTail(r.ID, tail+len(raw))
+		return nil
+	}
 	tmp := s.path(r.ID) + ".tmp"
 	if err := s.files.Write("record:write", tmp, raw); err != nil {
 		return fmt.Errorf("write record of %s: %w", r.ID, err)
@@ -98,12 +122,31 @@ func (s *store) save(r *record) error {
 	if err := s.files.Rename("record:rename", tmp, s.path(r.ID)); err != nil {
 		return fmt.Errorf("put record of %s in place: %w", r.ID, err)
 	}
+	s.setTail(r.ID, len(raw))
 	return nil
+}
+
+func (s *store) tail(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tails[id]
+}
+
+// setTail remembers the size of a record's file; 0: it has to be written anew.
+func (s *store) setTail(id string, size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size == 0 {
+		delete(s.tails, id)
+		return
+	}
+	s.tails[id] = size
 }
 
 // forget removes all files of a sandbox, the record last: what is left after a crash has a record still or can be told
 // as an orphan.
 func (s *store) forget(id string) error {
+	s.setTail(id, 0)
 	var faults []error
 	for _, f := range []struct{ label, path string }{
 		{"log:remove", s.logPath(id)},
@@ -177,8 +220,8 @@ func (s *store) read(id string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &record{}
-	if err := json.Unmarshal(raw, r); err != nil {
+	r, err := lastLine(raw)
+	if err != nil {
 		return nil, err
 	}
 	if r.Version > recordVersion {
@@ -194,6 +237,20 @@ func (s *store) read(id string) (*record, error) {
 		return nil, errors.New("no resources")
 	}
 	return r, nil
+}
+
+// lastLine reads the last version of a record. What follows it is what was being written when the edge died.
+func lastLine(file []byte) (*record, error) {
+	file = bytes.TrimRight(file, "\n")
+	for {
+		start := bytes.LastIndexByte(file, '\n') + 1
+		r := &record{}
+		err := json.Unmarshal(file[start:], r)
+		if err == nil || start == 0 {
+			return r, err
+		}
+		file = file[:start-1]
+	}
 }
 
 func validID(id string) bool { return regexp.MustCompile(`^[a-z][a-z0-9]{19,30}$`).MatchString(id) }

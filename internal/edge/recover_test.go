@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -253,8 +254,9 @@ func (n *node) edit(id string, change func(map[string]any)) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	raw = bytes.TrimRight(raw, "\n")
 	var rec map[string]any
-	if err := json.Unmarshal(raw, &rec); err != nil {
+	if err := json.Unmarshal(raw[bytes.LastIndexByte(raw, '\n')+1:], &rec); err != nil {
 		n.t.Fatal(err)
 	}
 	change(rec)
@@ -344,4 +346,11 @@ func (f *failingFiles) Write(label, path string, data []byte) error {
 		return f.fail
 	}
 	return f.osFiles.Write(label, path, data)
+}
+
+func (f *failingFiles) Append(label, path string, data []byte) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	return f.osFiles.Append(label, path, data)
 }
