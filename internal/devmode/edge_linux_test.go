@@ -1,6 +1,7 @@
 package devmode
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"

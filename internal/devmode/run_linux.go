@@ -187,7 +187,9 @@ func imageConfig(ctx context.Context, store *image.Store, name string) (edge.Ima
 		return edge.ImageConfig{}, err
 	}
 	c := im.Config()
-	return edge.ImageConfig{Env: c.Env, User: c.User, Workdir: c.WorkDir, Hostname: c.Hostname, Digest: c.Digest}, im.Close()
+	return edge.ImageConfig{
+		Env: c.Env, User: c.User, Workdir: c.WorkDir, Hostname: c.Hostname, Digest: c.Digest, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
+	}, im.Close()
 }
 
 func (in *instance) stopSandboxes(ctx context.Context, e *edge.Edge) error {

@@ -76,7 +76,7 @@ func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record
 	}
 	return &record{
 		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, ID: newID(e.cfg.Home), Project: project,
-		Spec: want, ImageEnv: img.Env, State: api.StateCreating, Backend: e.cfg.Backend.Name(),
+		Spec: want, ImageEnv: img.Env, ImageCommand: img.DefaultCommand(), State: api.StateCreating, Backend: e.cfg.Backend.Name(),
 	}, nil
 }
 

@@ -43,6 +43,7 @@ func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 }
 
 func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) error {
+	open := unsaid(x)
 	down, box, err := e.openExec(ctx, s, sb, x)
 	if err != nil {
 		return err
@@ -50,6 +51,9 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 	f, err := down.Recv(ctx)
 	if err != nil {
 		down.Reset(nil)
+		if open {
+			err = noShell(err, x)
+		}
 		return e.answerLoss(ctx, s, lostBeforeStart(ctx, box, err))
 	}
 	started := f.Channel == aether.Message && f.Type == aether.MsgStarted
@@ -100,6 +104,11 @@ func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *a
 
 // complete checks a command and fills in what its sandbox gives it.
 func complete(x *aether.ExecStart, now settled) error {
+	if unsaid(x) && x.Session == "" {
+		for _, word := range now.image {
+			x.Argv = append(x.Argv, []byte(word))
+		}
+	}
 	if err := spec.CheckExec(x); err != nil {
 		return err
 	}
@@ -118,6 +127,19 @@ func complete(x *aether.ExecStart, now settled) error {
 	}
 	x.Env = now.env.With(x.Env)
 	return nil
+}
+
+// unsaid tells whether a request leaves the command to the image.
+func unsaid(x *aether.ExecStart) bool { return len(x.Argv) == 0 && len(x.Shell) == 0 }
+
+// noShell is err, or what it means when the command is the shell that nobody asked for.
+func noShell(err error, x *aether.ExecStart) error {
+	if !api.IsCode(err, api.CodeCommandNotFound) || len(x.Argv) != 1 || string(x.Argv[0]) != spec.Shell {
+		return err
+	}
+	e := api.Errorf(api.CodeNoShell, "the image says no command and has no %s", spec.Shell)
+	e.Hint = "say what to run"
+	return e
 }
 
 func execData(id, tag string) map[string]any {

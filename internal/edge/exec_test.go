@@ -279,3 +279,19 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// TestUnsaidCommandIsTheImages: an exec that says no command runs the image's, else a shell; also after a restart.
+func TestUnsaidCommandIsTheImages(t *testing.T) {
+	n := startNode(t, nil)
+	app, bare := n.create(`{"image":"app"}`).ID, n.create(plain).ID
+	for range 2 {
+		if tr := n.exec("p", app, aether.ExecStart{}, nil); string(tr.stdout) != "from the image" {
+			t.Errorf("the image's command: %+v", tr)
+		}
+		wantCode(t, n.exec("p", bare, aether.ExecStart{}, nil).err, api.CodeNoShell)
+		wantCode(t, n.exec("p", bare, argv("/bin/sh"), nil).err, api.CodeCommandNotFound)
+		wantCode(t, n.exec("p", bare, argv("missing"), nil).err, api.CodeCommandNotFound)
+		wantCode(t, n.exec("p", app, aether.ExecStart{Session: "s"}, nil).err, api.CodeInvalid)
+		n.restart()
+	}
+}

@@ -382,7 +382,7 @@ func (f *fake) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 		return err
 	}
 	switch string(x.Argv[0]) {
-	case "missing":
+	case "missing", "/bin/sh":
 		return api.Errorf(api.CodeCommandNotFound, "fake: not found")
 	case "lost-before":
 		f.cut()

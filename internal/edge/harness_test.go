@@ -33,7 +33,11 @@ type node struct {
 }
 
 func testImage(_ context.Context, name string) (ImageConfig, error) {
-	if name != "busybox" {
+	switch name {
+	case "app":
+		return ImageConfig{Entrypoint: []string{"say", "from"}, Cmd: []string{"the", "image"}}, nil
+	case "busybox":
+	default:
 		return ImageConfig{}, api.FieldError(api.CodeNoSuchImage, "image", "run make setup", "no image %q", name)
 	}
 	return ImageConfig{Env: []string{"PATH=/bin", "FROM=image", "IMAGE=yes"}, User: "worker", Workdir: "/work"}, nil

@@ -55,6 +55,7 @@ type settled struct {
 	box    Box
 	env    *spec.Environ
 	spec   api.Spec
+	image  []string // what an exec without a command runs
 }
 
 // settle waits while the sandbox is in a short state, for as long as the edge's config says and ctx allows.
@@ -62,7 +63,7 @@ func (e *Edge) settle(ctx context.Context, sb *sandbox) (settled, error) {
 	var patience <-chan time.Time
 	for {
 		sb.mu.Lock()
-		now := settled{sb.rec.State, sb.rec.Reason, sb.box, sb.env, sb.rec.Spec}
+		now := settled{sb.rec.State, sb.rec.Reason, sb.box, sb.env, sb.rec.Spec, sb.rec.ImageCommand}
 		changed := sb.changed
 		sb.mu.Unlock()
 		if !short(now.state) {

@@ -45,7 +45,21 @@ type Image struct {
 	Workdir  string
 	Hostname string
 	Digest   string
+
+	Entrypoint []string // what runs in it unless told otherwise, with Cmd behind it
+	Cmd        []string
 }
+
+// DefaultCommand is what a command that isn't said runs: the image's own, else a shell.
+func (i Image) DefaultCommand() []string {
+	if own := slices.Concat(i.Entrypoint, i.Cmd); len(own) > 0 {
+		return own
+	}
+	return []string{Shell}
+}
+
+// Shell is what every sandbox is expected to have.
+const Shell = "/bin/sh"
 
 // faults gathers what is wrong with a request, so that the client is told of all of it at once.
 type faults []*api.Error
