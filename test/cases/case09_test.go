@@ -1,6 +1,8 @@
 package cases
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,25 +42,32 @@ func TestCase09SessionUnusableAfterOneStuckCommand(t *testing.T) {
 			slowest.Store(max(slowest.Load(), int64(time.Since(began))))
 		}
 	})
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		name, stuck string
 		answers     time.Duration
 	}{
-		{"waiting", "cat /stuck", 2 * time.Second},
-		{"waiting child", "sleep 9 & cat /stuck; wait", 2 * time.Second},
+		{"waiting", "STUCK; cat /stuck", 2 * time.Second},
+		{"waiting child", "sleep 9 & STUCK; cat /stuck; wait", 2 * time.Second},
 		// Deaf to what Ctrl-C sends, it is killed after a grace.
-		{"deaf", "trap '' INT; while :; do :; done", hang},
+		{"deaf", "trap '' INT; STUCK; while :; do :; done", hang},
 	} {
+		ready := fmt.Sprintf("/ready%d", i)
+		stuck := strings.Replace(tc.stuck, "STUCK", "touch "+ready, 1)
 		ended := make(chan api.ExitStatus, 1) // one status
 		go func() {
-			r, err := sb.Exec(t.Context(), libdsec.Cmd{Session: one, Shell: tc.stuck})
+			r, err := sb.Exec(t.Context(), libdsec.Cmd{Session: one, Shell: stuck})
 			if err != nil {
 				t.Errorf("%s: %v", tc.name, err)
 				r = new(libdsec.Result)
 			}
 			ended <- r.ExitStatus
 		}()
-		testbed.Until(t, hang, "the session is busy", func() bool { return busy(t, sb, one) })
+		testbed.Until(t, hang, "the command is stuck", func() bool {
+			return exited(run(t, sb, hang, libdsec.Cmd{Argv: []string{"test", "-e", ready}}).ExitStatus, 0)
+		})
+		if !busy(t, sb, one) {
+			t.Errorf("%s: the session isn't busy", tc.name)
+		}
 		began := time.Now()
 		if err := sb.InterruptSession(within(t, hang), one); err != nil {
 			t.Fatalf("%s: interrupt: %v", tc.name, err)

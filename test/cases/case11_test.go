@@ -22,8 +22,8 @@ const maxGrowth = 64 << 20
 func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 	n := testbed.Start(t, testbed.Options{}) // whose memory is this test's alone
 	sb := n.Create(t, api.Spec{})
-	// By default an eighth, and by a program that writes more at a time: busybox's head is slow with many small writes.
-	size, flood := int64(256<<20), "yes | dd bs=64k iflag=fullblock count=4096 2>/dev/null"
+	// By default a tenth, and by a program that writes more at a time: busybox's head is slow with many small writes.
+	size, flood := int64(192<<20), "yes | dd bs=64k iflag=fullblock count=3072 2>/dev/null"
 	if os.Getenv("DSEC_LONG") == "1" {
 		size, flood = 2<<30, "yes | head -c 2G"
 	}
@@ -63,6 +63,12 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A third stops reading at its first piece until all is written: by then most of it is gone, and it is told so.
+	late := &checker{want: good.want, hold: make(chan struct{})}
+	behind, err := sb.Attach(t.Context(), p.ID(), libdsec.AttachOptions{Handlers: late.handlers()})
+	if err != nil {
+		t.Fatal(err)
+	}
 	stop := comesAndGoes(t, sb, p.ID())
 	testbed.Output(t, sb, "touch /go")
 	began := time.Now()
@@ -82,6 +88,11 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 		t.Errorf("the reading subscriber: %+v %v, want exit 0 and %d bytes", st, err, size)
 	}
 	good.complete(t, size)
+	close(late.hold)
+	if st, err := behind.Wait(within(t, hang)); err != nil || !exited(st, 0) || late.gaps == 0 {
+		t.Errorf("the subscriber that fell behind: %+v %v, %d bytes declared lost", st, err, late.gaps)
+	}
+	late.complete(t, size)
 	if good.errors != "" {
 		t.Errorf("stderr: %s", good.errors)
 	}
@@ -96,7 +107,7 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 // positions checks the content where every position can be told from all others: line i is the number 10^7+i.
 func positions(t *testing.T, sb *libdsec.Sandbox) {
 	t.Helper()
-	const size = 24 << 20
+	const size = 18 << 20
 	p, err := sb.Start(t.Context(), libdsec.Cmd{Shell: fmt.Sprintf("seq 10000000 99999999 | head -c %d", size)}, libdsec.StartOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -163,6 +174,7 @@ func comesAndGoes(t *testing.T, sb *libdsec.Sandbox, process string) (stop func(
 // checker follows an output whose every byte is known by its position. Its handlers are called one at a time.
 type checker struct {
 	want   func(offset int64) byte
+	hold   chan struct{} // when set, nothing is taken before it is closed
 	wrong  string
 	errors string // what came on stderr
 
@@ -179,6 +191,9 @@ func (c *checker) handlers() libdsec.Handlers {
 }
 
 func (c *checker) take(b []byte) error {
+	if c.hold != nil {
+		<-c.hold
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	want := make([]byte, len(b))
