@@ -38,5 +38,5 @@ func (r *Rand) IntN(n int) int {
 // Float32 returns a multiple of 2^-24 in [0, 1).
 func (r *Rand) Float32() float32 { return float32(r.Uint64()>>40) * (1.0 / (1 << 24)) }
 
-// Range returns a number in [low, high).
-func (r *Rand) Range(low, high float32) float32 { return low + (high-low)*r.Float32() }
+// Range returns a number in [low, high). The product is rounded by itself, so that it's the same on every machine.
+func (r *Rand) Range(low, high float32) float32 { return low + float32((high-low)*r.Float32()) }
