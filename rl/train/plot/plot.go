@@ -208,7 +208,7 @@ func (c Chart) draw(on canvas) {
 		curve.draw(on, x, y, palette(i))
 	}
 	for i, curve := range c.Curves {
-		at := Point{width - right - 190, top + 16 + 18*float64(i)}
+		at := Point{width - right - 190, height - bottom - 14 - 18*float64(len(c.Curves)-1-i)}
 		on.line([]Point{{at.X - 26, at.Y - 4}, {at.X - 6, at.Y - 4}}, 3, palette(i))
 		on.text(at, begin, 12, curve.Name)
 	}

@@ -105,6 +105,7 @@ func (r *raster) text(at Point, a anchor, size int, text string) {
 	dot, letters := size/6, []rune(text)
 	x, y := int(at.X), int(at.Y)-5*dot
 	switch total := len(letters) * 4 * dot; a {
+	case begin:
 	case middle:
 		x -= total / 2
 	case end:

@@ -235,7 +235,8 @@ func Pareto(ctx context.Context, cfg Config, objective Objective) ([]Trial, erro
 		if 4*i >= cfg.Trials && len(front) > 0 {
 			near := front[s.rnd.IntN(len(front))].place
 			for j := range place { // a step of a tenth of the range or so, seldom a long one
-				place[j] = max(0, min(1, near[j]+0.8*math.Pow(2*place[j]-1, 3)))
+				far := 2*place[j] - 1
+				place[j] = max(0, min(1, near[j]+0.8*far*far*far))
 			}
 		}
 		budget := cfg.Budget

@@ -44,8 +44,8 @@ func bowl(_ context.Context, p map[string]float64, budget int64, _ uint64) (scor
 	if p["x"] > 0.9 {
 		return 0, 0, errors.New("it broke")
 	}
-	off := math.Pow(p["x"]-0.3, 2) + math.Pow(math.Log10(p["y"])-2, 2)
-	return -off - 1/float64(budget), float64(budget) * (1 + p["x"]), nil
+	off := math.Hypot(p["x"]-0.3, math.Log10(p["y"])-2)
+	return -off*off - 1/float64(budget), float64(budget) * (1 + p["x"]), nil
 }
 
 func config(trials int) Config {
