@@ -141,19 +141,19 @@ func (n nodeView) shard(t testing.TB) hostProcess {
 // pids is how many processes and threads the kernel counts in a sandbox, zombies too.
 func (n nodeView) pids(t testing.TB, sandbox string) int {
 	t.Helper()
-	for _, path := range n.groups(t, filepath.Join("shard-*", sandbox, "pids.current")) {
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		count, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return count
+	paths := n.groups(t, filepath.Join("shard-*", sandbox, "pids.current"))
+	if len(paths) == 0 {
+		t.Fatalf("no pids.current of sandbox %s", sandbox)
 	}
-	t.Fatalf("no pids.current of sandbox %s", sandbox)
-	return 0
+	raw, err := os.ReadFile(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
 }
 
 // disk is what the node's data folder takes. What goes while it looks doesn't count.
