@@ -282,7 +282,7 @@ func TestStepByStep(t *testing.T) {
 	pass := q.p.NewPass()
 	h, c := q.seq.H, q.seq.C
 	for s := range 7 {
-		out := pass.Forward(q.b.Input.Part(s*9, (s+1)*9), &Sequence{Steps: 1, Seqs: 9, Reset: q.seq.Reset[s*9 : (s+1)*9], H: h, C: c, NextH: h, NextC: c})
+		out := pass.Forward(q.b.Part(s*9, (s+1)*9), &Sequence{Steps: 1, Seqs: 9, Reset: q.seq.Reset[s*9 : (s+1)*9], H: h, C: c, NextH: h, NextC: c})
 		for i, x := range out.Data {
 			if x != whole[s*9*out.Cols+i] {
 				t.Fatalf("step %d, number %d: %v, in the whole %v", s, i, x, whole[s*9*out.Cols+i])

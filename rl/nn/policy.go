@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/dsec-io/dsec/rl/env"
 	"github.com/dsec-io/dsec/rl/f32"
@@ -31,34 +32,25 @@ type Config struct {
 
 // Validate reports every fault.
 func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("policy: "+format, args...)) }
 	const limit = 1 << 24
-	if c.Obs < 1 || c.Obs > limit {
-		bad("observations of %d numbers", c.Obs)
+	var errs []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("policy: "+format, args...))
+		}
 	}
-	if len(c.Hidden) == 0 && c.LSTM == 0 {
-		bad("no layer")
-	}
+	need(c.Obs > 0 && c.Obs <= limit, "observations of %d numbers", c.Obs)
+	need(len(c.Hidden) > 0 || c.LSTM > 0, "no layer")
 	for _, n := range c.Hidden {
-		if n < 1 || n > limit {
-			bad("a layer of %d neurons", n)
-		}
+		need(n > 0 && n <= limit, "a layer of %d neurons", n)
 	}
-	if c.Activation != "" && c.Activation != ReLU && c.Activation != Tanh {
-		bad("activation %q: want relu or tanh", c.Activation)
-	}
-	if c.LSTM < 0 || c.LSTM > limit {
-		bad("an LSTM of %d", c.LSTM)
-	}
+	need(slices.Contains([]Activation{"", ReLU, Tanh}, c.Activation), "activation %q: want relu or tanh", c.Activation)
+	need(c.LSTM >= 0 && c.LSTM <= limit, "an LSTM of %d", c.LSTM)
 	for _, n := range c.Choices {
-		if n < 1 || n > limit {
-			bad("an action of %d choices", n)
-		}
+		need(n > 0 && n <= limit, "an action of %d choices", n)
 	}
-	if c.Numbers < 0 || c.Numbers > limit || c.Numbers == 0 && len(c.Choices) == 0 {
-		bad("%d numbers and %d choices to act with", c.Numbers, len(c.Choices))
-	}
+	need(c.Numbers >= 0 && c.Numbers <= limit, "%d numbers to act with", c.Numbers)
+	need(c.Numbers > 0 || len(c.Choices) > 0, "nothing to act with")
 	return errors.Join(errs...)
 }
 

@@ -206,6 +206,36 @@ func TestFirstRatioIsOne(t *testing.T) {
 	}
 }
 
+// TestActionMasks: a choice that isn't open is never taken, and learning knows that it wasn't.
+func TestActionMasks(t *testing.T) {
+	step := func(b *env.Buffers, row, tick int) {
+		mask := b.ActionMasks[row*3 : row*3+3]
+		if mask[b.Choices[row]] == 0 {
+			panic("a choice that wasn't open")
+		}
+		mask[0], mask[1], mask[2] = uint8(tick%2), uint8(row%2), 1
+		b.Rewards[row] = float32(b.Choices[row])
+	}
+	inner := toyMaker(t, 1, env.Discrete{N: 3}, step, func(obs []float32, row, tick int) { obs[0] = float32(row % 2) })
+	m := func(n int) (env.Batch, error) {
+		b, err := inner(n)
+		if err == nil {
+			b.(*toy).spec.Masked = true
+		}
+		return b, err
+	}
+	cfg := Config{Envs: 10, Horizon: 8, Steps: 10 * 8 * 5, Net: Net{Hidden: []int{8}}, Learn: Learn{Rate: 0.05}}
+	_, err := Run(t.Context(), cfg, m, Hooks{Update: func(p Progress) error {
+		if math.Abs(p.Loss.KL) > 1e-9 || math.Abs(p.Loss.Ratio-1) > 1e-4 {
+			t.Errorf("update %d: KL %g, mean ratio %g", p.Update, p.Loss.KL, p.Loss.Ratio)
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEveryRowOnce: an epoch learns from every step of the rollout, the last one, too.
 func TestEveryRowOnce(t *testing.T) {
 	cfg := odd(4)
