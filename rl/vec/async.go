@@ -31,7 +31,7 @@ type Async struct {
 	turn   int           // the next block to give out, if ordered
 	want   int           // how many ready blocks done is waited for with; 0: any change
 	cost   time.Duration // of a block, of late, at worst
-	reset  bool          // the blocks in todo are to be reset, not stepped
+	fresh  []bool        // which blocks are to be reset, not stepped
 	failed error
 	closed bool
 	ctx    context.Context //nolint:containedctx // ends with Close: a step goes on when the call that sent it has returned
@@ -87,7 +87,7 @@ func NewAsync(maker Maker, c Config) (*Async, error) {
 		return nil, err
 	}
 	n := len(b.all)
-	a := &Async{blocks: b, ordered: c.Ordered, batch: min(c.Batch, n), state: make([]state, n), out: n}
+	a := &Async{blocks: b, ordered: c.Ordered, batch: min(c.Batch, n), state: make([]state, n), fresh: make([]bool, n), out: n}
 	if c.Batch == 0 {
 		a.batch = max(n/2, 1)
 	}
@@ -115,7 +115,9 @@ func (a *Async) serve() {
 		if a.closed {
 			return
 		}
-		i, reset := a.todo.pop(), a.reset
+		i := a.todo.pop()
+		reset := a.fresh[i]
+		a.fresh[i] = false
 		// Looking at the clock takes longer than some blocks do.
 		clock := turn%16 == 0 || a.cost > time.Microsecond
 		a.mu.Unlock()
@@ -144,8 +146,8 @@ func (a *Async) serve() {
 	}
 }
 
-// Reset waits for what is on its way, then starts an episode in every environment; environment i gets
-// env.SeedOf(seed, i). All blocks are to be received next.
+// Reset waits for what is on its way, then has an episode started in every environment; environment i gets
+// env.SeedOf(seed, i). All blocks are to be received next, those that are ready first before the others.
 func (a *Async) Reset(ctx context.Context, seed uint64) error {
 	defer a.wakeOn(ctx)()
 	a.mu.Lock()
@@ -159,19 +161,13 @@ func (a *Async) Reset(ctx context.Context, seed uint64) error {
 		return a.failed
 	}
 	a.seed(seed)
-	a.ready.n, a.turn, a.out, a.reset = 0, 0, 0, true
+	a.ready.n, a.turn, a.out = 0, 0, 0
 	for i := range a.state {
-		a.state[i] = sent
+		a.state[i], a.fresh[i] = sent, true
 		a.todo.push(i)
 	}
 	a.work.Broadcast()
-	for a.busy() {
-		if err := a.wait(ctx); err != nil {
-			return err
-		}
-	}
-	a.reset = false
-	return a.failed
+	return nil
 }
 
 func (a *Async) busy() bool {

@@ -227,6 +227,14 @@ func TestOutOfTurn(t *testing.T) {
 	if err := a.Reset(t.Context(), 3); err != nil {
 		t.Error(err)
 	}
+	if _, err := a.Recv(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i := range 4 {
+		if tick := a.Buffers().View(i, i+1); tick.Done(0) || tick.ObsU8[60] != 1 {
+			t.Errorf("row %d isn't at the beginning of an episode", i)
+		}
+	}
 }
 
 func TestConfigsRefused(t *testing.T) {
