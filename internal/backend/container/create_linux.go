@@ -49,11 +49,13 @@ func (p *plan) create(watch *spawn.Watch) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, _ = spawn.Wait(out.PID)
-	switch {
-	case out.Failed == nil && out.ChildTID > 0:
+	if out.Failed == nil && out.ChildTID > 0 {
+		// X has nothing left to do but to exit, and nobody needs to wait for that.
+		go func() { _, _ = spawn.Wait(out.PID) }()
 		return out.ChildTID, nil
-	case out.ChildTID > 0:
+	}
+	_, _ = spawn.Wait(out.PID)
+	if out.ChildTID > 0 {
 		_, _ = spawn.Wait(out.ChildTID)
 	}
 	if out.Failed != nil {

@@ -98,7 +98,7 @@ func (sh *shard) takeSlot(kind rootKind) (*slot, error) {
 		s = sh.free[i]
 		sh.free = slices.Delete(sh.free, i, i+1)
 	}
-	low := len(sh.free) <= sh.b.cfg.PoolSize/2
+	low := sh.lowLocked()
 	sh.mu.Unlock()
 	if low {
 		sh.b.hint()
@@ -107,6 +107,18 @@ func (sh *shard) takeSlot(kind rootKind) (*slot, error) {
 		return s, nil
 	}
 	return sh.b.newSlot(sh)
+}
+
+// lowLocked tells whether the filler has to be woken: for slots, or for roots. A slot comes back from a stopped sandbox
+// without its root, so a pool can be full of slots that are only half of what is wanted.
+func (sh *shard) lowLocked() bool {
+	ready := 0
+	for _, s := range sh.free {
+		if s.root != nil {
+			ready++
+		}
+	}
+	return ready <= sh.b.cfg.PoolSize/2
 }
 
 // returnSlot takes a slot back. What doesn't fit into the pool is given up.
