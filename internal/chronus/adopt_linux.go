@@ -104,6 +104,8 @@ func (s *Shard) takeProcess(it *keeper.Item) error {
 	if err != nil {
 		return err
 	}
+	p.kept = len(it.FDs)
+	s.kept.Add(int64(p.kept))
 	b.procs[p.meta.ID] = p
 	if se := b.sessions[p.meta.Session]; se != nil && p.result == nil {
 		<-se.turn

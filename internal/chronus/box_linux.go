@@ -25,6 +25,10 @@ type box struct {
 	launch.Box
 	shard *Shard
 
+	// pin is held for reading while PIDFD or devpts are in use, and for writing while they are closed: their numbers may
+	// be another box's right afterwards.
+	pin sync.RWMutex
+
 	// mu guards what follows.
 	mu       sync.Mutex
 	spec     aether.AddBox
@@ -71,6 +75,19 @@ func (b *box) setCPUs(n int32) {
 	b.spec.CPUs = n
 	b.mu.Unlock()
 	b.shard.putBox(b)
+}
+
+// use runs f while the box's descriptors stay open.
+func (b *box) use(f func() error) error {
+	b.pin.RLock()
+	defer b.pin.RUnlock()
+	b.mu.Lock()
+	gone := b.gone
+	b.mu.Unlock()
+	if gone {
+		return api.Errorf(api.CodeSandboxDied, "the sandbox has ended")
+	}
+	return f()
 }
 
 // item is how the box is kept.
@@ -126,6 +143,8 @@ func (b *box) close() {
 		se.close()
 	}
 	b.shard.del(boxKey + b.Name)
+	b.pin.Lock()
+	defer b.pin.Unlock()
 	_ = unix.Close(b.PIDFD)
 	b.ptyMu.Lock()
 	defer b.ptyMu.Unlock()

@@ -46,7 +46,12 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 	if err := x.check(); err != nil {
 		return err
 	}
-	if err := x.box.reserve(x.req.ID, x.req.Keep); err != nil {
+	err = x.box.reserve(x.req.ID, x.req.Keep)
+	if api.IsCode(err, api.CodeTooMany) {
+		s.sweep() // of records that may go, before anybody is refused
+		err = x.box.reserve(x.req.ID, x.req.Keep)
+	}
+	if err != nil {
 		return err
 	}
 	defer x.box.free(x.req.ID)
@@ -58,7 +63,11 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 			return err
 		}
 	}
-	p, err := x.start()
+	var p *process
+	err = x.box.use(func() (err error) {
+		p, err = x.start()
+		return err
+	})
 	if err != nil {
 		if x.session != nil {
 			x.session.release()
@@ -158,7 +167,7 @@ func (x *execution) start() (_ *process, err error) {
 	if err := x.openStdio(); err != nil {
 		return nil, err
 	}
-	p := &process{shard: x.shard, box: x.box, own: true, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, state: -1, meta: meta{
+	p := &process{shard: x.shard, box: x.box, own: true, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, turn: turn{state: -1}, meta: meta{
 		Box: x.box.Name, ID: x.req.ID, Argv: shortArgv(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
 		Keep: x.req.Keep, Lossless: x.req.Lossless, Log: x.req.Log, MaxOutput: x.req.MaxOutput, TimeoutMS: x.req.TimeoutMS,
 	}}
@@ -233,7 +242,7 @@ func (p *process) abandon() {
 	}
 	p.removeGroup(true)
 	p.endSession()
-	p.shard.del(p.key())
+	p.unput()
 	if p.stdin != nil {
 		p.stdin.finish()
 	}

@@ -30,9 +30,42 @@ type follower struct {
 
 const followChunk = 64 << 10
 
+// begin keeps the journals open until finish; false: the process has been removed.
+func (f *follower) begin() bool {
+	p := f.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return false
+	}
+	if p.followers == nil {
+		p.followers = make(map[*follower]struct{})
+	}
+	p.followers[f] = struct{}{}
+	p.following.Add(1)
+	return true
+}
+
+func (f *follower) finish() {
+	f.p.mu.Lock()
+	delete(f.p.followers, f)
+	f.p.mu.Unlock()
+	f.p.following.Done()
+}
+
+// removed tells a caller that the process it reads from is no longer known.
+func (f *follower) removed() {
+	f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", f.p.meta.ID))
+}
+
 // run returns nil after the end has been told, and an error when the stream ended before.
 func (f *follower) run(ctx context.Context) error {
 	p := f.p
+	if !f.begin() {
+		f.removed()
+		return context.Canceled
+	}
+	defer f.finish()
 	for i, j := range p.out[:p.outs] {
 		if f.fromNow {
 			f.off[i] = j.Total()
@@ -83,7 +116,7 @@ func (f *follower) wait(ctx context.Context, changed <-chan struct{}) error {
 	case <-changed:
 		return nil
 	case <-f.p.stop:
-		f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", f.p.meta.ID))
+		f.removed()
 		return context.Canceled
 	case <-f.st.Done():
 		return aether.ErrReset

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -210,7 +211,9 @@ func (p *process) item() keeper.Item {
 		}
 	}
 	for i := range p.outs {
-		add(numbered(fdJournal, i), p.out[i].FD())
+		if !p.files || p.out[i].Total() > 0 { // nothing more comes into an empty one
+			add(numbered(fdJournal, i), p.out[i].FD())
+		}
 	}
 	it.Blob, _ = json.Marshal(&m) // plain data: can't fail
 	return it
@@ -221,9 +224,21 @@ func (p *process) item() keeper.Item {
 func (p *process) put() {
 	p.putMu.Lock()
 	defer p.putMu.Unlock()
-	if err := p.shard.keeper().Put(p.item()); err != nil {
+	it := p.item()
+	p.shard.kept.Add(int64(len(it.FDs) - p.kept))
+	p.kept = len(it.FDs)
+	if err := p.shard.keeper().Put(it); err != nil {
 		p.shard.log.Warn("process not kept", slog.String("sandbox", p.box.Name), slog.String("process", p.meta.ID), slog.Any("err", err))
 	}
+}
+
+// unput makes the keeper forget p.
+func (p *process) unput() {
+	p.putMu.Lock()
+	defer p.putMu.Unlock()
+	p.shard.del(p.key())
+	p.shard.kept.Add(-int64(p.kept))
+	p.kept = 0
 }
 
 // closing runs f, which closes descriptors, while none of their numbers is on its way to the keeper.
@@ -233,8 +248,15 @@ func (p *process) closing(f func()) {
 	f()
 }
 
+// fdsOfOne is how many descriptors a process has in the keeper at most.
+const fdsOfOne = 8
+
 // reserve takes an id for a command that is about to start. free gives it back when the command is over, or is listed.
 func (b *box) reserve(id string, keep bool) error {
+	kept := b.shard.kept.Load()
+	if kept > b.shard.budget*3/4 {
+		b.shard.sweepSoon()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, taken := b.reserved[id]
@@ -245,6 +267,8 @@ func (b *box) reserve(id string, keep bool) error {
 		return api.Errorf(api.CodeConflict, "process %s exists", id)
 	case keep && len(b.procs) >= maxProcesses:
 		return api.Errorf(api.CodeTooMany, "the sandbox has %d processes that are kept; forget some", len(b.procs))
+	case keep && kept+fdsOfOne > b.shard.budget:
+		return api.Errorf(api.CodeTooMany, "the sandboxes of this project on this node have as many kept processes as can be kept")
 	}
 	b.reserved[id] = struct{}{}
 	return nil
@@ -288,6 +312,7 @@ func (p *process) forget() {
 		p.timer.Stop()
 	}
 	files := p.files
+	readers := slices.Collect(maps.Keys(p.followers))
 	p.mu.Unlock()
 	p.box.mu.Lock()
 	if p.box.procs[p.meta.ID] == p {
@@ -295,7 +320,7 @@ func (p *process) forget() {
 	}
 	p.box.mu.Unlock()
 	close(p.stop)
-	p.shard.del(p.key())
+	p.unput()
 	if p.stdin != nil {
 		p.stdin.finish()
 	}
@@ -310,6 +335,10 @@ func (p *process) forget() {
 		})
 	}
 	p.notify()
+	for _, f := range readers {
+		f.removed() // it may be waiting for its caller to read
+	}
+	p.following.Wait()
 	p.wg.Wait()
 	for i := range p.outs {
 		if s := p.src[i]; s != nil {
@@ -322,7 +351,7 @@ func (p *process) forget() {
 // restore makes a process of what an earlier shard has put.
 func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 	p := &process{
-		shard: s, box: b, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, state: -1, Child: launch.Child{FD: -1},
+		shard: s, box: b, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, turn: turn{state: -1}, Child: launch.Child{FD: -1},
 		stop: make(chan struct{}), told: make(chan int32, 1),
 	}
 	if err := json.Unmarshal(it.Blob, &p.meta); err != nil {
@@ -361,15 +390,15 @@ func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 
 func (p *process) restoreFiles(take func(string) int) error {
 	for i := range p.outs {
-		fd := take(numbered(fdJournal, i))
-		if fd < 0 {
-			return errors.New("no journal")
+		var err error
+		if fd := take(numbered(fdJournal, i)); fd >= 0 {
+			p.out[i], err = journal.Restore(fd, p.journalOptions())
+		} else {
+			p.out[i], err = journal.New(p.journalOptions())
 		}
-		j, err := journal.Restore(fd, p.journalOptions())
 		if err != nil {
 			return err
 		}
-		p.out[i] = j
 		src := take(numbered(fdSource, i))
 		if src < 0 {
 			continue

@@ -335,3 +335,57 @@ func TestCommandInFlightIsLostWithItsShard(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 }
+
+// Records of ended processes go when they are many, the oldest first; a project's next process isn't refused for them.
+func TestRecordsMakeRoom(t *testing.T) {
+	s := newSandbox(t)
+	const many = 700
+	for i := range many {
+		wantExit(t, s.exec(keep(fmt.Sprintf("p%d", i), "echo x; echo y >&2")).finish(), 0)
+	}
+	eventually(t, "the janitor", func() bool { return len(s.processes()) <= 256 })
+	if list := s.processes(); list[len(list)-1].ID != fmt.Sprintf("p%d", many-1) {
+		t.Errorf("the newest is %s", list[len(list)-1].ID)
+	}
+	before := s.processes()
+	s.killShard()
+	if after := s.processes(); len(after) != len(before) {
+		t.Errorf("%d processes, %d before the restart", len(after), len(before))
+	}
+	r := s.attach(aether.Attach{ID: fmt.Sprintf("p%d", many-1)}).finish()
+	wantExit(t, r, 0)
+	if string(r.out[0])+string(r.out[1]) != "x\ny\n" {
+		t.Errorf("replay %q", r.out)
+	}
+}
+
+// A box that is removed while commands start in it never has one of them end up in another box.
+func TestRemovalDuringStarts(t *testing.T) {
+	n := newNode(t)
+	keeper := n.sandbox("stays", nil)
+	for round := range 15 {
+		id := fmt.Sprintf("box%d", round)
+		s := n.sandbox(id, nil)
+		s.sh("echo " + id + " >/id")
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					r := s.exe("cat", "/id")
+					if r.err != nil || r.exited.Signal != 0 {
+						return
+					}
+					if string(r.out[0]) != id+"\n" {
+						t.Errorf("in %s: %q, %q", id, r.out[0], r.out[1])
+					}
+				}
+			})
+		}
+		eventually(t, "a command", func() bool { return s.stats().Goroutines > 0 })
+		if err := s.box.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+	}
+	wantExit(t, keeper.exe("true"), 0)
+}

@@ -31,8 +31,7 @@ type process struct {
 	own   bool // our child; else that of a shard before us, and the keeper tells its status
 	stdin *stdin
 
-	session *session // whose command it is; nil: none's. endSession clears it
-	state   int      // memfd that the session's state is read from at the end; -1: none
+	turn
 
 	// Set by keep.
 	stop chan struct{} // closed by forget
@@ -41,6 +40,7 @@ type process struct {
 
 	// putMu is held while descriptors are sent to the keeper, and while any of them is closed. It comes before mu.
 	putMu sync.Mutex
+	kept  int // descriptors in the keeper
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -53,7 +53,20 @@ type process struct {
 	owner   *aether.Stream // whose input counts
 	files   bool           // sources are given back, the keeper has the journals only
 	drop    bool           // forget it once everything has ended
-	gone    bool
+	readers
+	gone bool
+}
+
+// turn is a session's command's.
+type turn struct {
+	session *session // nil: no session's, or over. endSession clears it
+	state   int      // memfd that the session's state is read from at the end; -1: none
+}
+
+// readers are those who read the journals, which stay open for them.
+type readers struct {
+	followers map[*follower]struct{}
+	following sync.WaitGroup
 }
 
 // outputs is where a process's output comes from and goes to.

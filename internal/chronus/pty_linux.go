@@ -54,7 +54,7 @@ func (p *process) resize(m *aether.Resize) error {
 func (b *box) terminals() (int, error) {
 	fd, fresh, err := b.mountOnce()
 	if fresh {
-		b.shard.putBox(b)
+		b.shard.putPinned(b)
 	}
 	return fd, err
 }

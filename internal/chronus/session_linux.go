@@ -187,15 +187,17 @@ func (se *session) interrupt(ctx context.Context) error {
 	}
 }
 
-// savedSession is a session as the keeper holds it; its state is in a memfd, because it may be large.
+// savedSession is a session as the keeper holds it.
 type savedSession struct {
 	Box, ID, User string
 	Cwd           []byte
 	Given         [][]byte
-	Exports       int // size of the memfd's content; -1: no exports yet
+	Size          int    // of the exports; -1: there are none yet
+	Exports       []byte // if they are small; else a memfd holds them
 }
 
-const maxGiven = 16 << 10
+// maxInline is how much of each of its parts is in the record itself: a descriptor of the keeper's is dearer.
+const maxInline = 8 << 10
 
 // put gives the keeper the session as it is now.
 func (se *session) put() {
@@ -204,18 +206,22 @@ func (se *session) put() {
 		se.mu.Unlock()
 		return
 	}
-	saved := savedSession{Box: se.box.Name, ID: se.id, User: se.user, Cwd: se.cwd, Exports: -1}
-	if launch.Size(se.given) <= maxGiven {
+	saved := savedSession{Box: se.box.Name, ID: se.id, User: se.user, Cwd: se.cwd, Size: -1}
+	if launch.Size(se.given) <= maxInline {
 		saved.Given = se.given
 	}
 	it := keeper.Item{Key: sessionKey + se.box.Name + "/" + se.id, Wait: keeper.NoWait}
 	var err error
 	if se.exports != nil {
-		saved.Exports = len(se.exports)
-		var fd int
-		if fd, err = memfdWith("session", se.exports); err == nil {
-			defer func() { _ = unix.Close(fd) }()
-			it.FDs = []int{fd}
+		saved.Size = len(se.exports)
+		if saved.Size <= maxInline {
+			saved.Exports = se.exports
+		} else {
+			var fd int
+			if fd, err = memfdWith("session", se.exports); err == nil {
+				defer func() { _ = unix.Close(fd) }()
+				it.FDs = []int{fd}
+			}
 		}
 	}
 	se.mu.Unlock()
@@ -233,16 +239,19 @@ func (se *session) put() {
 func restoreSession(b *box, saved *savedSession, fds []int) (*session, error) {
 	se := newSession(b, saved.ID, saved.User, saved.Cwd)
 	se.given = saved.Given
-	if saved.Exports < 0 {
+	if saved.Size <= maxInline {
+		if se.exports = saved.Exports; saved.Size >= 0 && se.exports == nil {
+			se.exports = []byte{}
+		}
 		return se, nil
 	}
-	if len(fds) != 1 || saved.Exports > maxState {
+	if len(fds) != 1 || saved.Size > maxState {
 		return nil, errors.New("no state")
 	}
 	defer func() { _ = unix.Close(fds[0]) }()
-	se.exports = make([]byte, saved.Exports)
-	if n, err := unix.Pread(fds[0], se.exports, 0); err != nil || n != saved.Exports {
-		return nil, fmt.Errorf("read state: %d of %d bytes: %w", n, saved.Exports, err)
+	se.exports = make([]byte, saved.Size)
+	if n, err := unix.Pread(fds[0], se.exports, 0); err != nil || n != saved.Size {
+		return nil, fmt.Errorf("read state: %d of %d bytes: %w", n, saved.Size, err)
 	}
 	return se, nil
 }
@@ -285,7 +294,11 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 		return nil, api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "session id %q", launch.Shorten([]byte(want.ID)))
 	}
 	if want.User != "" {
-		if _, err := b.accountOf(want.User); err != nil {
+		err := b.use(func() error {
+			_, err := b.accountOf(want.User)
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}

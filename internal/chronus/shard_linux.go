@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ type Shard struct {
 	sweeps   chan struct{}
 	stores   chan *keeper.Store // new keepers, for serve to listen to
 	hooks    hooks
+	budget   int64        // descriptors of processes that the keeper takes
+	kept     atomic.Int64 // and those it has
 
 	// mu guards what follows.
 	mu    sync.Mutex
@@ -49,10 +52,7 @@ type Shard struct {
 // Main is a shard's whole life in a process that a keeper has started: it takes over what the shard before it had, and
 // serves until ctx is done. Its boxes go on after that.
 func Main(ctx context.Context, opts Options) error {
-	if err := prepareProcess(); err != nil {
-		return err
-	}
-	if err := launch.CheckLow(); err != nil {
+	if err := launch.PrepareProcess(); err != nil {
 		return err
 	}
 	store, err := keeper.OpenStore(keeper.FDStore, launch.LowFDs)
@@ -62,16 +62,17 @@ func Main(ctx context.Context, opts Options) error {
 	s := &Shard{
 		opts: opts, log: opts.Logger, store: store,
 		dirs: cgroup.Dirs{
-			V2:     directory(keeper.FDCgroupV2),
-			Memory: directory(keeper.FDCgroupMemory),
-			CPU:    directory(keeper.FDCgroupCPU),
-			PIDs:   directory(keeper.FDCgroupPIDs),
+			V2:     launch.Directory(keeper.FDCgroupV2),
+			Memory: launch.Directory(keeper.FDCgroupMemory),
+			CPU:    launch.Directory(keeper.FDCgroupCPU),
+			PIDs:   launch.Directory(keeper.FDCgroupPIDs),
 		},
 		outputs: sync.Pool{New: func() any { return new([2][]byte) }},
 		chunks:  sync.Pool{New: func() any { b := make([]byte, followChunk); return &b }},
 		sweeps:  make(chan struct{}, 1), // one pending notice is enough
 		stores:  make(chan *keeper.Store),
 		boxes:   make(map[string]*box),
+		budget:  int64(keeper.Budget() - 3*maxBoxes), // boxes and large sessions need some too
 	}
 	if s.dirs.V2 < 0 {
 		return errors.New("no cgroup v2 directory")
@@ -212,7 +213,16 @@ func (s *Shard) addBox(body []byte, fds []int) error {
 	return nil
 }
 
+// putBox gives the keeper a box as it is now.
 func (s *Shard) putBox(b *box) {
+	_ = b.use(func() error { // gone: nothing to keep
+		s.putPinned(b)
+		return nil
+	})
+}
+
+// putPinned is putBox for who uses the box already.
+func (s *Shard) putPinned(b *box) {
 	if err := s.keeper().Put(b.item()); err != nil {
 		s.log.Warn("box not kept", slog.String("sandbox", b.Name), slog.Any("err", err))
 	}
@@ -255,19 +265,57 @@ func (s *Shard) janitor(ctx context.Context) {
 		case <-s.sweeps:
 		case <-tick.C:
 		}
-		s.mu.Lock()
-		boxes := make([]*box, 0, len(s.boxes))
-		for _, b := range s.boxes {
-			boxes = append(boxes, b)
-		}
-		s.mu.Unlock()
-		for _, b := range boxes {
-			b.sweep()
-			for _, p := range b.expired(time.Now()) {
-				p.forget()
-			}
+		s.sweep()
+	}
+}
+
+// sweep is one round of the janitor.
+func (s *Shard) sweep() {
+	s.mu.Lock()
+	boxes := make([]*box, 0, len(s.boxes))
+	for _, b := range s.boxes {
+		boxes = append(boxes, b)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, b := range boxes {
+		b.sweep()
+		for _, p := range b.expired(now) {
+			p.forget()
 		}
 	}
+	s.makeRoom(boxes)
+}
+
+// makeRoom forgets the processes that ended first when the keeper's room gets short.
+func (s *Shard) makeRoom(boxes []*box) {
+	if s.kept.Load() < s.budget*3/4 {
+		return
+	}
+	var ended []*process
+	for _, b := range boxes {
+		b.mu.Lock()
+		for _, p := range b.procs {
+			if p.over() {
+				ended = append(ended, p)
+			}
+		}
+		b.mu.Unlock()
+	}
+	sortByEnd(ended)
+	for _, p := range ended {
+		if s.kept.Load() < s.budget/2 {
+			return
+		}
+		p.forget()
+	}
+}
+
+// over tells whether nothing more will happen to p, and its record may go.
+func (p *process) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.files && !p.meta.Log && len(p.followers) == 0
 }
 
 // expired lists the processes whose record isn't to be kept any longer.
@@ -276,11 +324,12 @@ func (b *box) expired(now time.Time) []*process {
 	defer b.mu.Unlock()
 	var out, ended []*process
 	for _, p := range b.procs {
+		over := p.over()
 		p.mu.Lock()
-		over, drop, at := p.files, p.drop, p.ended
+		drop, at := p.drop, p.ended
 		p.mu.Unlock()
 		switch {
-		case !over || p.meta.Log:
+		case !over:
 		case drop, now.Sub(at) >= recordLife:
 			out = append(out, p)
 		default:

@@ -11,9 +11,20 @@ import (
 
 // Limits per shard, so that a shard that goes wrong can't use up its keeper.
 const (
-	maxItems = 16384
+	maxItems = 65536
 	maxBlob  = 32 << 10
 )
+
+// Budget is how many descriptors a shard may have in its keeper, which has the same limit of open files as the shard: a
+// part of it, because several shards share one keeper, and because starting a shard again takes some.
+func Budget() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	const part = 8
+	return int(min(limit.Cur, 1<<20)) / part
+}
 
 // item is one thing that a shard has put.
 type item struct {
@@ -70,11 +81,12 @@ func (s *server) serveShard(sh *shard) {
 
 func (s *server) put(sh *shard, m *message) {
 	old := sh.items[m.name]
-	if old == nil && len(sh.items) >= maxItems || len(m.blob) > maxBlob {
+	if old == nil && len(sh.items) >= maxItems || len(m.blob) > maxBlob || sh.descriptors+len(m.fds) > s.budget {
 		closeAll(m.fds)
-		s.opts.Logger.Error("item refused", slog.String("shard", sh.spec.Name), slog.Int("items", len(sh.items)), slog.Int("bytes", len(m.blob)))
+		s.opts.Logger.Error("item refused", slog.String("shard", sh.spec.Name), slog.Int("items", len(sh.items)), slog.Int("descriptors", sh.descriptors), slog.Int("bytes", len(m.blob)))
 		return
 	}
+	sh.descriptors += len(m.fds)
 	it := &item{key: m.name, flags: m.flags, blob: m.blob, fds: m.fds}
 	if old == nil {
 		sh.items[m.name] = it
@@ -95,6 +107,7 @@ func (s *server) del(sh *shard, key string) {
 		return
 	}
 	delete(sh.items, key)
+	sh.descriptors -= len(it.fds)
 	s.disown(it)
 	closeAll(it.fds)
 }

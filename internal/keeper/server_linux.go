@@ -28,6 +28,7 @@ type server struct {
 	on      map[int]func(events uint32) // by descriptor
 	clients map[int]*client
 	shards  map[string]*shard
+	budget  int                // descriptors of one shard's items
 	orphans map[*item]struct{} // items whose process is no child of a living shard and whose status nobody has told
 }
 
@@ -45,7 +46,7 @@ func Run(ctx context.Context, opts Options) error {
 		return fmt.Errorf("make epoll: %w", err)
 	}
 	s := &server{
-		opts: opts, epoll: ep,
+		opts: opts, epoll: ep, budget: Budget(),
 		on:      make(map[int]func(uint32)),
 		clients: make(map[int]*client),
 		shards:  make(map[string]*shard),

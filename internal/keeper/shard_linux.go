@@ -22,15 +22,16 @@ const (
 
 // shard is a shard as its keeper sees it.
 type shard struct {
-	spec      ShardSpec
-	pid       int // 0: down
-	pidfd     int
-	startTime uint64
-	sock      *socket // nil: down
-	items     map[string]*item
-	queue     []message // not sent yet, for want of room in the socket
-	deaths    []time.Time
-	due       time.Time // when to start it again; zero: it runs
+	spec        ShardSpec
+	pid         int // 0: down
+	pidfd       int
+	startTime   uint64
+	sock        *socket // nil: down
+	items       map[string]*item
+	descriptors int       // of the items
+	queue       []message // not sent yet, for want of room in the socket
+	deaths      []time.Time
+	due         time.Time // when to start it again; zero: it runs
 }
 
 // addShard starts or adopts the shard that m describes.

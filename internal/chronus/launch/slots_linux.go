@@ -17,8 +17,8 @@ const (
 	slotCount = (LowFDs - firstSlot) / SlotSize
 )
 
-// CheckLow makes sure that every number below LowFDs is taken, as the keeper promises, and that no command inherits one.
-func CheckLow() error {
+// checkLow makes sure that every number below LowFDs is taken, as the keeper promises, and that no command inherits one.
+func checkLow() error {
 	for fd := range LowFDs {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err != nil {

@@ -1,4 +1,4 @@
-package chronus
+package launch
 
 import (
 	"fmt"
@@ -10,15 +10,15 @@ import (
 
 const memoryLimit = 64 << 20 // above this the collector works harder; a busy shard needs about 20 MiB
 
-// prepareProcess makes this process fit to be a shard. It comes before anything else.
-func prepareProcess() error {
+// PrepareProcess makes this process fit to be a shard. It comes before anything else.
+func PrepareProcess() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("make the process non-dumpable: %w", err)
 	}
 	restoreDefaultSignals()
 	debug.SetGCPercent(100)
 	debug.SetMemoryLimit(memoryLimit)
-	return nil
+	return checkLow()
 }
 
 // restoreDefaultSignals turns every ignored signal into a default one. Neither execve nor CLONE_CLEAR_SIGHAND does, so
@@ -37,8 +37,8 @@ func restoreDefaultSignals() {
 	}
 }
 
-// directory returns fd if it is a directory: the keeper puts /dev/null where it has none.
-func directory(fd int) int {
+// Directory returns fd if it is a directory: the keeper puts /dev/null where it has none.
+func Directory(fd int) int {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return -1
