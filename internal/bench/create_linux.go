@@ -31,7 +31,7 @@ func (b *bench) create(ctx context.Context) (err error) {
 		off.client.image, off.first = on.client.image, on.first
 	}
 	contenders, closePeers, err := b.lives()
-	defer closePeers()
+	defer closePeers() // and its notes
 	if err != nil {
 		return err
 	}
