@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/chronus/account"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
@@ -43,7 +41,7 @@ func (x *execution) plan() error {
 
 // planScript makes the shell read its script from a file in memory, in which it may be as long as it likes.
 func (x *execution) planScript(number int, script []byte) error {
-	fd, err := memfdWith("script", script)
+	fd, err := launch.MemFile("script", script)
 	if err != nil {
 		return api.Errorf(api.CodeNotStarted, "%v", err)
 	}
@@ -88,30 +86,4 @@ func (x *execution) planSession() error {
 	script, env := se.script(command, account.CompleteEnv(r.Env, c.Who, false), c.Cwd)
 	c.Env = env
 	return x.planScript(stateNumber, script)
-}
-
-// memfdWith makes a file in memory that any user of a sandbox may open, read and write: it is only ever handed to one
-// command, whose own it is.
-func memfdWith(name string, content []byte) (int, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("make memory file: %w", err)
-	}
-	for rest := content; len(rest) > 0; {
-		n, err := unix.Write(fd, rest)
-		if err != nil {
-			_ = unix.Close(fd)
-			return -1, fmt.Errorf("write memory file: %w", err)
-		}
-		rest = rest[n:]
-	}
-	if err := unix.Fchmod(fd, 0o666); err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("mode of memory file: %w", err)
-	}
-	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("rewind memory file: %w", err)
-	}
-	return fd, nil
 }

@@ -218,7 +218,7 @@ func (se *session) put() {
 			saved.Exports = se.exports
 		} else {
 			var fd int
-			if fd, err = memfdWith("session", se.exports); err == nil {
+			if fd, err = launch.MemFile("session", se.exports); err == nil {
 				defer func() { _ = unix.Close(fd) }()
 				it.FDs = []int{fd}
 			}
