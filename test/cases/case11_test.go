@@ -27,28 +27,8 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 	if os.Getenv("DSEC_LONG") == "1" {
 		size, flood = 2<<30, "yes | head -c 2G"
 	}
-	watch := map[string]int{"node": n.PID()}
-	for group, pids := range groups(t, n) {
-		if strings.HasSuffix(group, "/self") && len(pids) == 1 {
-			watch["shard "+group] = pids[0]
-		}
-	}
-	if len(watch) != 2 {
-		t.Fatalf("the shard isn't found in %v", groups(t, n))
-	}
 	testbed.Output(t, sb, "true") // what is set up once is there
-	before := make(map[string]int64)
-	for name, pid := range watch {
-		before[name] = resident(t, pid)
-	}
-	check := func() {
-		t.Helper()
-		for name, pid := range watch {
-			if grew := resident(t, pid) - before[name]; grew > maxGrowth {
-				t.Errorf("%s grew by %d MiB", name, grew>>20)
-			}
-		}
-	}
+	check := growth(t, n)
 
 	// Its first reader never reads: the window of its stream fills up, and that's it. The script waits for the others.
 	script := "while [ ! -e /go ]; do sleep 0.01; done; " + flood + " > /dev/stdout"
@@ -102,6 +82,32 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 		t.Error(err)
 	}
 	positions(t, sb)
+}
+
+// growth returns a function that fails the test when the node or its shard has grown too much since.
+func growth(t *testing.T, n *testbed.Node) (check func()) {
+	t.Helper()
+	watch := map[string]int{"node": n.PID()}
+	for group, pids := range groups(t, n) {
+		if strings.HasSuffix(group, "/self") && len(pids) == 1 {
+			watch["shard "+group] = pids[0]
+		}
+	}
+	if len(watch) != 2 {
+		t.Fatalf("the shard isn't found in %v", groups(t, n))
+	}
+	before := make(map[string]int64)
+	for name, pid := range watch {
+		before[name] = resident(t, pid)
+	}
+	return func() {
+		t.Helper()
+		for name, pid := range watch {
+			if grew := resident(t, pid) - before[name]; grew > maxGrowth {
+				t.Errorf("%s grew by %d MiB", name, grew>>20)
+			}
+		}
+	}
 }
 
 // positions checks the content where every position can be told from all others: line i is the number 10^7+i.
