@@ -158,6 +158,7 @@ func compute(p Params, r *Rollout, out []float32, do func(*row, *consts)) error 
 				w.importance = importance[a:b]
 			}
 			do(&w, &k)
+			clearUpper()
 			for ; cut > 0 && r.Cuts[cut-1].Step == t; cut-- {
 				w.bootstrap(r.Cuts[cut-1], lo, &k)
 			}

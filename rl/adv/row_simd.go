@@ -28,6 +28,13 @@ func bestRow() func(*row, *consts) {
 	return portableRow
 }
 
+// clearUpper ends the slow time that a preemption may have begun (see the package's comment).
+func clearUpper() {
+	if archsimd.X86.AVX() {
+		archsimd.ClearAVXUpperBits()
+	}
+}
+
 // rest does what is left of a row from column j on.
 func (w *row) rest(j int, k *consts) {
 	if j == len(w.adv) {
@@ -64,7 +71,7 @@ func avx512Row(w *row, k *consts) {
 		}
 		c.Mul(keep).MulAdd(archsimd.LoadFloat32x16((*[16]float32)(later[j:j+16])), delta).Store((*[16]float32)(adv[j : j+16]))
 	}
-	archsimd.ClearAVXUpperBits()
+	clearUpper()
 	w.rest(j, k)
 }
 
@@ -92,6 +99,6 @@ func avx2Row(w *row, k *consts) {
 		}
 		c.Mul(keep).MulAdd(archsimd.LoadFloat32x8((*[8]float32)(later[j:j+8])), delta).Store((*[8]float32)(adv[j : j+8]))
 	}
-	archsimd.ClearAVXUpperBits()
+	clearUpper()
 	w.rest(j, k)
 }
