@@ -254,11 +254,12 @@ const fdsOfOne = 8
 // reserve takes an id for a command that is about to start. free gives it back when the command is over, or is listed.
 func (b *box) reserve(id string, keep bool) error {
 	kept := b.shard.kept.Load()
-	if kept > b.shard.budget*3/4 {
-		b.shard.sweepSoon()
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Records of ended processes must not be in the way of new ones.
+	if kept > b.shard.budget*3/4 || len(b.procs) > maxEnded {
+		b.shard.sweepSoon()
+	}
 	_, taken := b.reserved[id]
 	switch {
 	case b.gone:
