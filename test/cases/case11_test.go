@@ -61,7 +61,7 @@ func TestCase11SlowOrGoneReaderBlocksTheProcessOrGrowsMemory(t *testing.T) {
 		}
 		return !list[0].Running
 	}
-	testbed.Until(t, time.Minute, "the command ends though nobody reads", ended)
+	testbed.Until(t, 3*time.Minute, "the command ends though nobody reads", ended)
 	st, err := other.Wait(within(t, hang))
 	t.Logf("written and read within %v", time.Since(began))
 	if err != nil || !exited(st, 0) || st.StdoutTotal != size {
