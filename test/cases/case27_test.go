@@ -23,6 +23,10 @@ func TestCase27MissingWorkingDirectory(t *testing.T) {
 	if got := testbed.Output(t, sb, `pwd; stat -c %a:%u .`); got != "/made/by declaration/é\n755:0" {
 		t.Errorf("the declared directory: %q", got)
 	}
+	testbed.Output(t, sb, "rm -r '/made/by declaration'")
+	if got := testbed.Output(t, sb, "pwd"); got != "/made/by declaration/é" {
+		t.Errorf("the declared directory, after it was removed: %q", got)
+	}
 	testbed.Output(t, sb, "echo text > /file; mkdir -m 700 /closed; ln -s /nowhere /dangling; ln -s /loop /loop")
 	for name, tc := range map[string]struct{ cwd, user string }{
 		"missing":       {"/nope", ""},
