@@ -297,6 +297,7 @@ func (x *execution) openStdio() error {
 			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
 		}
 		x.outR[i], x.cmd.FDs[1+i] = pipe[0], pipe[1]
+		openToAll(pipe[1])
 		if err := unix.SetNonblock(pipe[0], true); err != nil {
 			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
 		}
@@ -307,9 +308,14 @@ func (x *execution) openStdio() error {
 			return api.Errorf(api.CodeNotStarted, "make an input pipe: %v", err)
 		}
 		x.cmd.FDs[0], x.stdinW = pipe[0], pipe[1]
+		openToAll(pipe[0])
 	}
 	return nil
 }
+
+// openToAll lets every user of the sandbox open a pipe again by name (/dev/stdout), which belongs to the shard's user
+// otherwise. Whoever can walk to the name in /proc has the descriptor's rights anyway. An error leaves it as it was.
+func openToAll(fd int) { _ = unix.Fchmod(fd, 0o666) }
 
 // closeTheirs closes the command's ends here; it has its own by now.
 func (x *execution) closeTheirs() {

@@ -240,6 +240,9 @@ func (p *process) conclude(raw int32, lost string) {
 	}
 	why := p.cause
 	p.mu.Unlock()
+	if r.Signal == int32(unix.SIGKILL) && !why.any() && p.box.Dying() {
+		r.InfraError = "the sandbox ended while the command ran"
+	}
 	r.LeftProcesses = p.removeGroup(why.any())
 	if p.stdin != nil {
 		r.StdinClosedEarly = p.stdin.finish()

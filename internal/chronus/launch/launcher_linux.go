@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -80,6 +81,27 @@ type Box struct {
 func (b Box) Dead() bool {
 	ended, err := pidfd.Exited(b.PIDFD)
 	return err != nil || ended
+}
+
+// Dying tells whether the sandbox's init is ending, or has ended. The kernel kills what is in a sandbox before it lets
+// init's end be seen, and by then has taken init's namespaces away; of a sandbox that is killed as a whole a command may
+// even end first, hence the short wait.
+func (b Box) Dying() bool {
+	const soon = 20 // milliseconds
+	for range 2 {
+		fd, err := pidfd.UserNS(b.PIDFD)
+		if errors.Is(err, unix.ESRCH) {
+			return true
+		}
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		poll := []unix.PollFd{{Fd: int32(b.PIDFD), Events: unix.POLLIN}}
+		if n, err := unix.Poll(poll, soon); n > 0 && err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // OpenInside opens files of the sandbox for reading, as its root, in a helper that has joined it: no path of a tenant's is
