@@ -69,6 +69,7 @@ func newNode(t testing.TB) *node {
 			t.Error(err)
 		}
 		if log, err := os.ReadFile(filepath.Join(n.run, "aether.log")); err == nil && t.Failed() {
+			_ = os.WriteFile("/tmp/aelog", log, 0o600)
 			t.Logf("log of shards and keeper:\n%s", log)
 		}
 		if err := os.RemoveAll(n.run); err != nil {
@@ -329,6 +330,9 @@ func (c *call) finish() result {
 	c.Helper()
 	for c.step() {
 	}
+	if c.st != nil {
+		_ = c.st.Close() // a stream is over when both sides have closed
+	}
 	if c.err == nil && c.exited == nil {
 		c.err = errors.New("the stream ended without an end of the command")
 	}
@@ -392,6 +396,8 @@ func (s *sandbox) processes() []api.Process {
 func (s *sandbox) stats() (st struct {
 	Goroutines, FDs, Processes, GCs int
 	PeakRSS                         int64 `json:"peak_rss_bytes"`
+	Heap                            int64 `json:"heap_bytes"`
+	Sys                             int64 `json:"sys_bytes"`
 	Stopped                         int64 `json:"stopped_helpers"`
 },
 ) {
