@@ -302,7 +302,7 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 		}
 		return nil
 	}
-	o.Trace = part.trace
+	o.Trace, o.Closed = part.trace, closed
 	s := newStream(c, o)
 	s.id, s.accepted, s.openSent, s.openDone, s.fds, s.size = id, true, true, true, fds, len(part.payload)
 	if closed {

@@ -96,6 +96,19 @@ func (s *Stream) TakeFDs() []int {
 
 // Send sends a message. It needs no credit, but waits while too much of this stream isn't written yet.
 func (s *Stream) Send(ctx context.Context, msgType uint8, body []byte) error {
+	return s.send(ctx, msgType, body, true)
+}
+
+// Forward is [Stream.Send] for who relays from src. Where src has more to be had without waiting, the message waits for
+// it, so that both leave in one write.
+func (s *Stream) Forward(ctx context.Context, src *Stream, msgType uint8, body []byte) error {
+	src.mu.Lock()
+	more := src.in.n > 0
+	src.mu.Unlock()
+	return s.send(ctx, msgType, body, !more)
+}
+
+func (s *Stream) send(ctx context.Context, msgType uint8, body []byte, now bool) error {
 	if msgType == 0 || len(body) > MaxMessage {
 		return fmt.Errorf("message of type %d with %d bytes: %w", msgType, len(body), ErrTooLarge)
 	}
@@ -115,7 +128,7 @@ func (s *Stream) Send(ctx context.Context, msgType uint8, body []byte) error {
 		if body = body[n:]; len(body) > 0 {
 			f.flags = flagMore
 		}
-		if err := s.put(ctx, f, nil, true); err != nil {
+		if err := s.put(ctx, f, nil, now); err != nil {
 			if !first {
 				s.Reset(nil) // the peer can't make sense of what follows
 			}

@@ -51,7 +51,7 @@ func (s *Server) runCommand(ctx context.Context, c *call, id string, req *api.Ex
 	m := execStart(req)
 	buf := s.buffer()
 	body := m.AppendTo((*buf)[:0])
-	st, err := s.open(ctx, c, aether.Open{Method: "exec", Sandbox: id, Body: body})
+	st, err := s.open(ctx, c, aether.Open{Method: "exec", Sandbox: id, Body: body, Closed: !m.Stdin})
 	*buf = body
 	s.recycle(buf) // Open has encoded it
 	if err != nil {

@@ -204,11 +204,11 @@ func (e *fakeEdge) run(ctx context.Context, s *aether.Stream, m *aether.ExecStar
 		x.StdoutTotal = 3 * m.MaxOutput
 		return x, s.Write(ctx, aether.Stdout, bytes.Repeat([]byte("x"), int(x.StdoutTotal)))
 	case "hang":
-		_, err := s.Recv(ctx)
+		<-s.Done() // the end of what the client sends is no reason to stop
 		e.mu.Lock()
 		e.cancelled++
 		e.mu.Unlock()
-		return nil, err
+		return nil, s.Err()
 	case "lost":
 		// More than the credit, so that the client has the start before the reset that would overtake it.
 		if err := s.Write(ctx, aether.Stdout, make([]byte, 600<<10)); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/dsec-io/dsec/internal/linux/caps"
 )
@@ -123,8 +124,11 @@ func (r *ociRuntime) remove(ctx context.Context, id string) error {
 	return errors.Join(err, r.run(ctx, "delete", "--force", id))
 }
 
-// firstTries is how often a container's first command is tried.
-const firstTries = 5
+// A container's first command is tried so often, after such a pause.
+const (
+	firstTries = 100
+	firstPause = time.Millisecond
+)
 
 // firstExec runs the first command of a container. crun answers a start before init has exec'd, and until then its own
 // exec may be refused; a user would try again, so that counts as time and not as a failure.
@@ -135,6 +139,7 @@ func (r *ociRuntime) firstExec(ctx context.Context, id string) error {
 			return err
 		}
 		r.retries.Add(1)
+		time.Sleep(firstPause)
 	}
 }
 

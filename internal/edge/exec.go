@@ -66,7 +66,8 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 		down.Reset(nil)
 		return api.Errorf(api.CodeInternal, "the aether sent data before it said that the command started")
 	}
-	err = s.Send(ctx, f.Type, f.Data)
+	// A short command's whole story has come at once, and goes on at once.
+	err = s.Forward(ctx, down, f.Type, f.Data)
 	f.Release()
 	if err != nil {
 		down.Reset(nil)
@@ -89,7 +90,7 @@ func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *a
 		}
 		down, err := now.box.Open(ctx, aether.Open{
 			Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace,
-			Body: call.AppendTo(nil),
+			Body: call.AppendTo(nil), Closed: o.Closed,
 		})
 		if err == nil {
 			*x = call
