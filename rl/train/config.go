@@ -21,7 +21,8 @@ type Config struct {
 	Horizon int    `json:"horizon"` // steps between two updates; 0 is 64
 	Net     Net    `json:"net"`
 	Learn   Learn  `json:"learn"`
-	// CheckpointEvery is in updates; 0 is 50.
+	// CheckpointEvery is in updates; 0 is 50. Environments are reset as often: an episode that is longer than so many
+	// updates' steps is never seen to its end.
 	CheckpointEvery int    `json:"checkpoint_every"`
 	Folder          string `json:"-"` // for checkpoints; empty: none are written
 }

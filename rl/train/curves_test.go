@@ -30,8 +30,8 @@ func curves() []curve {
 		{"squared", "mlp128", "squared", train.Config{Steps: 2 << 20, Learn: fast}},
 		{"squared", "lstm128", "squared", train.Config{Steps: 2 << 20, Net: lstm, Learn: slow}},
 		{"cartpole", "mlp64x64", "cartpole", train.Config{
-			Steps: 600_000, Envs: 64, Net: train.Net{Hidden: []int{64, 64}, Activation: "tanh"},
-			Learn: train.Learn{Rate: 0.003, Minibatch: 512, Epochs: 4, TargetKL: 0.03},
+			Steps: 300_000, Envs: 64, Horizon: 32, Net: train.Net{Hidden: []int{64, 64}, Activation: "tanh"},
+			Learn: train.Learn{Rate: 0.003, Minibatch: 512, Epochs: 4, Gamma: 0.98, Lambda: 0.8, TargetKL: 0.03},
 		}},
 		{"breakout", "mlp128", "breakout", train.Config{Steps: 6 << 20, Learn: train.Learn{Rate: 0.005, Minibatch: 2048, Epochs: 2, Entropy: 0.005}}},
 	}

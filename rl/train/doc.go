@@ -10,8 +10,8 @@
 // A run with a Folder writes checkpoints there, every Config.CheckpointEvery updates and at its end. A run that finds
 // one goes on from it, and ends with the same bits as if it had never stopped, whatever stopped it and when. To make
 // that possible without asking environments for their state, each checkpoint is a new beginning for them: they are reset
-// with a seed derived from the number of updates, in a run that goes on as in one that is resumed. A checkpoint replaces
-// the one before it at once: there's always a whole one.
+// with a seed derived from the number of updates, in a run that goes on as in one that is resumed, and even in one without
+// a Folder. A checkpoint replaces the one before it at once: there's always a whole one.
 //
 // What differs from PufferLib, on purpose: a truncated episode is bootstrapped with the value of its final observation;
 // the last step of a rollout is learnt from; states of an LSTM are zeroed when an episode ends, and training begins each

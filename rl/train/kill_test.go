@@ -33,7 +33,7 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// soak is how long TestKill may take: DSEC_SOAK, a few seconds without.
+// soak is how long TestKill may take: DSEC_SOAK (go test needs -timeout, then), a few seconds without.
 func soak(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("DSEC_SOAK")
@@ -47,10 +47,10 @@ func soak(t *testing.T) time.Duration {
 	return d
 }
 
-// soakSteps is how many steps keep a processor busy for a soak, about.
+// soakSteps is how many steps two runs, one of them killed, take for a soak, about.
 func soakSteps(t *testing.T) int64 {
 	t.Helper()
-	return 32*16*60 + int64(soak(t).Seconds()*40_000)
+	return 32*16*60 + int64(soak(t).Seconds()*20_000)
 }
 
 // TestKill kills a run again and again, each time sooner or later, and lets it go on; it ends with the same bits as one
