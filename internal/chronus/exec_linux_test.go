@@ -30,6 +30,7 @@ func TestShortCommands(t *testing.T) {
 		"privileges":    {`grep -E '^(Seccomp|NoNewPrivs|CapBnd):' /proc/self/status`, "CapBnd:\t00000000a80425fb\nNoNewPrivs:\t0\nSeccomp:\t2\n", "", 0},
 		"nofile":        {`ulimit -n`, "1024\n", "", 0},
 		"umask":         {`umask`, "0022\n", "", 0},
+		"dev-stdout":    {`echo a >/dev/stdout; echo b >/dev/stderr; echo c >>/dev/stdout`, "a\nc\n", "b\n", 0},
 		"session":       {`set -- $(cat /proc/self/stat); [ $6 = $$ ] && echo leader`, "leader\n", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +60,11 @@ func TestUserMayOnlyRunWhatItMay(t *testing.T) {
 	for _, path := range []string{"/opt/closed/true", "/opt/roots"} {
 		wantCode(t, s.exec(aether.ExecStart{Argv: bytesOf(path), User: "1234"}).finish(), api.CodeCommandNotExecutable)
 	}
-	r := s.exec(aether.ExecStart{Argv: bytesOf("grep", "-E", "^Cap(Inh|Prm|Eff|Amb)", "/proc/self/status"), User: "1234"}).finish()
+	r := s.exec(aether.ExecStart{Shell: []byte("echo a >/dev/stdout"), User: "1234"}).finish()
+	if string(r.out[0]) != "a\n" {
+		t.Errorf("to /dev/stdout: %q", r.out)
+	}
+	r = s.exec(aether.ExecStart{Argv: bytesOf("grep", "-E", "^Cap(Inh|Prm|Eff|Amb)", "/proc/self/status"), User: "1234"}).finish()
 	if got := strings.Fields(string(r.out[0])); len(got) != 8 || strings.Join([]string{got[1], got[3], got[5], got[7]}, "") != strings.Repeat("0", 64) {
 		t.Errorf("capabilities %q", got)
 	}
@@ -214,6 +219,11 @@ func TestStdin(t *testing.T) {
 	wantExit(t, r, 0)
 	if string(r.out[0]) != "0123456789" || !r.exited.StdinClosedEarly {
 		t.Errorf("head -c 10: %q, %+v", r.out[0], r.exited)
+	}
+	r = feed("sh", "-c", "wc -c </dev/stdin >/dev/stdout")
+	wantExit(t, r, 0)
+	if want := fmt.Sprintln(len(data)); string(r.out[0]) != want {
+		t.Errorf("wc -c </dev/stdin: %q, %q", r.out[0], r.out[1])
 	}
 	if r = feed("cat"); !bytes.Equal(r.out[0][:1000], data[:1000]) || r.exited.StdoutTotal != int64(len(data)) {
 		t.Errorf("cat: %d bytes, %+v", len(r.out[0]), r.exited)
