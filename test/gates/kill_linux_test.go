@@ -279,6 +279,15 @@ func TestKilledKeeperIsReplaced(t *testing.T) {
 	wantCode(t, "over the death of keeper and shard", p, code)
 	got.want(t, "over the death of keeper and shard", wantOut, wantErr)
 	answers(t, other)
+	// The new keeper's shards end as the old one's did, and nobody looks for them any more.
+	for _, sb := range []*libdsec.Sandbox{other, one, two} {
+		if _, err := sb.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := b.logged("shard can't be reached"); n > 0 {
+		t.Errorf("%d times an ended shard was looked for", n)
+	}
 }
 
 func TestKeeperAndShardKilledAtOnce(t *testing.T) {
