@@ -22,9 +22,12 @@ var housePlan = [][]string{
 	{"internal/doctor", "internal/devmode", "internal/bench"},
 	{"internal/apiserver"}, // faces
 	// The public RL packages; they reach sandboxes only through libdsec.
-	{"rl/envs", "rl/env/envcheck"},
+	{"rl/train/logs", "rl/train/sweep", "rl/rlbench"},
+	{"rl/train"},
+	{"rl/optim"},
+	{"rl/nn", "rl/buffer", "rl/envs", "rl/env/envcheck"},
 	{"rl/vec"},
-	{"rl/env", "rl/adv", "rl/f32"},
+	{"rl/env", "rl/adv", "rl/f32", "rl/render", "rl/safetensors", "rl/train/plot"},
 	{"libdsec"}, // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
