@@ -62,8 +62,9 @@ type Gap struct {
 
 // Process is a started command. It ends by itself; [Process.Close] lets go of it earlier.
 //
-// An output with neither handler nor reader is dropped once [Process.Wait] is called. A reader that stops reading holds
-// up its own output only: the process waits if it is lossless, and else what's too old becomes a gap.
+// An output with neither handler nor reader is dropped once [Process.Wait] is called. Both outputs travel in one stream: a
+// reader that stops reading holds up the other one too. The process doesn't notice (what's too old becomes a gap) unless
+// it is lossless: then it waits.
 type Process struct {
 	sandbox  *Sandbox
 	handlers Handlers
