@@ -110,3 +110,35 @@ func TestDescriptorsRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestDescriptorsOfManyOpens: opens that leave in one write have room for their descriptors at a receiver that lets the
+// most wait that there may be.
+func TestDescriptorsOfManyOpens(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t)
+	c := connect(t, ends{serverSock: unixfd.Options{MaxFDs: 128}}, func(ctx context.Context, s *aether.Stream) {
+		fds := s.TakeFDs()
+		for _, fd := range fds {
+			os.NewFile(uintptr(fd), "passed").Close()
+		}
+		s.Reply(ctx, fmt.Append(nil, len(fds))) //nolint:errcheck // the client notices
+	})
+	null := must(os.Open(os.DevNull))
+	defer null.Close()
+	const n = 300
+	streams := make([]*aether.Stream, n)
+	for i := range streams {
+		var err error
+		streams[i], err = c.Open(ctx, aether.Open{Method: "take", Closed: true, Hold: i < n-1, FDs: []int{int(null.Fd()), int(null.Fd())}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, s := range streams {
+		f, err := s.Recv(ctx)
+		if err != nil || string(f.Data) != "2" {
+			t.Fatalf("stream %d: %q, %v", i, f.Data, err)
+		}
+		f.Release()
+	}
+}

@@ -29,7 +29,7 @@ const (
 	batchBytes  = 256 << 10
 	copyBelow   = 1 << 10 // smaller payloads are copied behind their header instead of getting a vector of their own
 	scratchSize = batchFrames * (headerSize + traceSize + copyBelow)
-	batchFDs    = 128 // below the kernel's 253 a message
+	batchFDs    = 64 // below the kernel's 253 a message, and half of what a receiver lets wait, for what waits already
 )
 
 // batch is what goes out in one write.

@@ -102,7 +102,7 @@ func (s *Shard) serve(ctx context.Context) error {
 		return fmt.Errorf("listener: %w", err)
 	}
 	for {
-		conn, err := l.Accept(ctx, unixfd.Options{MaxFDs: 8, MinFD: launch.LowFDs})
+		conn, err := l.Accept(ctx, unixfd.Options{MaxFDs: maxWaitingFDs, MinFD: launch.LowFDs})
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -117,6 +117,10 @@ func (s *Shard) serve(ctx context.Context) error {
 		wg.Go(func() { s.serveConn(ctx, conn) })
 	}
 }
+
+// maxWaitingFDs is how many descriptors a connection may have sent ahead: sandboxes that are added at once come in one
+// write, each with its own.
+const maxWaitingFDs = 128
 
 // maxStreams is one connection's: the edge waits for each kept process with a stream of its own.
 const maxStreams = 65_536
