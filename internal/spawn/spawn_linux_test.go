@@ -153,6 +153,24 @@ func TestNestedChildIsOursWithCloneParent(t *testing.T) {
 	}
 }
 
+// The kernel's OOM killer spares this program only while its child is in vfork, so a child that shares its memory must
+// never run beside it.
+func TestNobodyRunsBesideAChild(t *testing.T) {
+	const rest = 30 * time.Millisecond
+	var inner, outer Script
+	for _, s := range []*Script{&inner, &outer} {
+		s.Call(unix.SYS_NANOSLEEP, s.Word(0, uint64(rest)), 0)
+	}
+	outer.Clone(unix.CLONE_PARENT, &inner)
+	began := time.Now()
+	out := mustRun(t, plain, &outer)
+	if took := time.Since(began); took < 2*rest {
+		t.Errorf("Run() returned after %v, while a child was still at its steps", took)
+	}
+	mustWait(t, out.PID)
+	mustWait(t, out.ChildTID)
+}
+
 func TestKilledChildIsReported(t *testing.T) {
 	var s Script
 	pid := s.Call(unix.SYS_GETPID)

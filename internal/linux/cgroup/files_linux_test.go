@@ -58,7 +58,7 @@ func v2Files(box string) map[string]string {
 		files[group+"cgroup.procs"] = ""
 	}
 	for name, content := range map[string]string{
-		"memory.max": "536870912\n", "memory.high": "max\n", "memory.swap.max": "0\n", "memory.current": "1048576\n",
+		"memory.max": "536870912\n", "memory.high": "max\n", "memory.swap.max": "0\n", "memory.oom.group": "0\n", "memory.current": "1048576\n",
 		"memory.peak": "2097152\n", "memory.events": "low 0\nhigh 0\nmax 3\noom 2\noom_kill 5\n", "cpu.max": "max 100000\n",
 		"cpu.stat": "usage_usec 1500000\nuser_usec 1\nthrottled_usec 2500\n", "pids.max": "max\n", "pids.current": "4\n",
 		"cgroup.freeze": "1\n", "cgroup.subtree_control": "", "cgroup.events": "populated 0\nfrozen 0\n",
@@ -136,6 +136,10 @@ func TestPureV2Files(t *testing.T) {
 		"memory.max": "max", "memory.swap.max": "0", "cpu.max": "max 100000", "pids.max": "max",
 	}, contents(t, box, "memory.max", "memory.swap.max", "cpu.max", "pids.max")); diff != "" {
 		t.Errorf("lifted (-want +got):\n%s", diff)
+	}
+	// Else a kill in the box could take the shard along, whose memory its helpers share.
+	if got := contents(t, box, "memory.oom.group")["memory.oom.group"]; got != "0\n" {
+		t.Errorf("memory.oom.group was set to %q", got)
 	}
 }
 
