@@ -213,6 +213,13 @@ func (n *node) killShard() {
 	eventually(n, "the shard's restart", func() bool { pid := n.shardPID(); return pid != 0 && pid != old })
 }
 
+// killShard also gives up the connection to the dead one, whose end would be noticed a moment later.
+func (s *sandbox) killShard() {
+	s.Helper()
+	s.node.killShard()
+	s.drop()
+}
+
 // eventually polls until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()

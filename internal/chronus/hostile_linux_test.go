@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -150,12 +151,32 @@ func TestKeepersDeathIsSurvived(t *testing.T) {
 		}
 		defer func() { _ = k.Close() }()
 		list, err := k.List()
-		return err == nil && k.PID() != old && len(list) == 1 && list[0].PID == shard
+		return err == nil && k.PID() != old && len(list) == 1 && list[0].PID == shard && holdsJournals(t, k.PID())
 	})
 	s.killShard()
-	c = s.attach(aether.Attach{ID: "p"})
-	wantExit(t, c.finish(), 11)
-	wantLines(t, c.out[0], 2000)
+	var r result
+	eventually(t, "the process in the next shard", func() bool {
+		r = s.attach(aether.Attach{ID: "p"}).finish()
+		return !errors.Is(r.err, aether.ErrConnLost) // that of the killed shard, whose end comes a moment later
+	})
+	wantExit(t, r, 11)
+	wantLines(t, r.out[0], 2000)
+}
+
+// holdsJournals tells whether both journals of a process have arrived in a keeper.
+func holdsJournals(t testing.TB, keeper int) bool {
+	t.Helper()
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", keeper))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && strings.HasPrefix(target, "/memfd:journal") {
+			n++
+		}
+	}
+	return n == 2
 }
 
 func TestSandboxThatHasDied(t *testing.T) {
