@@ -26,8 +26,8 @@ func (e *BrokenError) Unwrap() []error {
 	return []error{e.Err, told}
 }
 
-// checkName refuses everything but [a-z0-9][a-z0-9._-]{0,127}.
-func checkName(name string) error {
+// CheckName refuses everything but [a-z0-9][a-z0-9._-]{0,127}.
+func CheckName(name string) error {
 	ok := len(name) > 0 && len(name) <= 128
 	for i, c := range []byte(name) {
 		letter := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'

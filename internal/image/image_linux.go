@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Image is a share in the mount of an image. Close gives it back; clones that were made from it live on.
@@ -45,6 +47,24 @@ func (im *Image) Clone(usernsFD int) (int, error) {
 	if err != nil {
 		closeIfOpen(fd)
 		return -1, fmt.Errorf("clone image %s: %w", im.Name(), err)
+	}
+	return fd, nil
+}
+
+// Tree makes a detached, read-only mount of the image as it is, for reading all of it. The caller closes the descriptor.
+func (im *Image) Tree() (int, error) {
+	im.mu.RLock()
+	defer im.mu.RUnlock()
+	fd, err := -1, os.ErrClosed
+	switch {
+	case im.closed:
+	case im.shared.file == nil:
+		fd, err = unix.OpenTree(im.shared.mount, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	default:
+		fd, _, err = mountFile(im.shared.file, im.shared.looped)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("tree of image %s: %w", im.Name(), err)
 	}
 	return fd, nil
 }

@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -108,7 +106,7 @@ func (s *Store) Open(ctx context.Context, name string) (*Image, error) {
 
 // find opens the files of the first image of that name.
 func (s *Store) find(name string) (*found, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	for _, dir := range s.dirs {
@@ -133,14 +131,22 @@ func findIn(dir, name string) (*found, error) {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	defer root.Close()
-	if _, err := root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
-		return nil, errNotHere
+	// Both files are looked up in one folder: another may take its name meanwhile.
+	sub, err := root.OpenRoot(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, lerr := root.Lstat(name); lerr != nil {
+			return nil, errNotHere
+		}
 	}
+	if err != nil {
+		return nil, &BrokenError{Name: name, File: filepath.Join(dir, name), Err: err}
+	}
+	defer sub.Close()
 	f := &found{dir: dir, name: name}
-	if f.file, f.id[0].size, err = openRegular(root, name+"/"+imageFile); err != nil {
+	if f.file, f.id[0].size, err = openRegular(sub, imageFile); err != nil {
 		return nil, &BrokenError{Name: name, File: filepath.Join(dir, name, imageFile), Err: err}
 	}
-	if f.config, _, err = openRegular(root, name+"/"+configFile); err != nil {
+	if f.config, _, err = openRegular(sub, configFile); err != nil {
 		f.file.Close()
 		return nil, &BrokenError{Name: name, File: filepath.Join(dir, name, configFile), Err: err}
 	}
@@ -255,49 +261,4 @@ func (s *Store) release(sh *shared) error {
 		return nil
 	}
 	return unix.Close(sh.mount)
-}
-
-// Info describes an image in a list.
-type Info struct {
-	Name   string
-	Config Config
-	Dir    string // the store that has it
-	Size   int64  // bytes of image.erofs
-	Err    error  // why it can't be used; nil if it can
-}
-
-// List tells the images of all stores, sorted by name, without those that a store further ahead hides.
-func (s *Store) List() ([]Info, error) {
-	var list []Info
-	seen := map[string]bool{}
-	for _, dir := range s.dirs {
-		entries, err := os.ReadDir(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("image store: %w", err)
-		}
-		for _, e := range entries {
-			name := e.Name()
-			if seen[name] || checkName(name) != nil {
-				continue
-			}
-			seen[name] = true
-			info := Info{Name: name, Dir: dir}
-			f, err := findIn(dir, name)
-			if errors.Is(err, errNotHere) {
-				continue // removed since the directory was read
-			}
-			if err == nil {
-				info.Size = f.id[0].size
-				info.Config, err = f.check()
-				f.close()
-			}
-			info.Err = err
-			list = append(list, info)
-		}
-	}
-	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
-	return list, nil
 }
