@@ -155,6 +155,8 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 			if m.Unmarshal(f.Data) == nil {
 				_ = p.resize(&m)
 			}
+		case aether.MsgAck: // all input that came before has been taken, or won't be
+			_ = st.Send(ctx, aether.MsgAck, nil) // a caller that has gone needs none
 		}
 	}
 }
