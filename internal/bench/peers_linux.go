@@ -90,9 +90,10 @@ func bundleConfig(root string) map[string]any {
 	}
 }
 
-// run runs the peer's program once. What it prints goes to a file: a container that it leaves behind holds it, too.
+// run runs the peer's program once, also when ctx ends meanwhile: one that is killed leaves half a container. What it
+// prints goes to a file: a container that it leaves behind holds it, too.
 func (r *ociRuntime) run(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, r.name, append([]string{"--root", r.state}, args...)...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), r.name, append([]string{"--root", r.state}, args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = r.log, r.log, r.env
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", r.name, args[0], err, lastLine(r.log))
