@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -78,12 +79,12 @@ func (d *Document) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\nNAME\tC\tN\tFAILED\tVALUE\tUNIT\tP10\tP50\tP90\tP99\tAGAINST\t")
 	for _, r := range d.Results {
-		against := ""
+		var against strings.Builder
 		for _, peer := range slices.Sorted(maps.Keys(r.Ratio)) {
-			against += fmt.Sprintf(" %s %s (%.2fx)", peer, number(r.Peers[peer].Value), r.Ratio[peer])
+			against.WriteString(fmt.Sprintf(" %s %s (%.2fx)", peer, number(r.Peers[peer].Value), r.Ratio[peer]))
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name, r.Concurrency, r.N, r.Failures, number(r.Value), r.Unit,
-			number(r.P10), number(r.P50), number(r.P90), number(r.P99), against)
+			number(r.P10), number(r.P50), number(r.P90), number(r.P99), against.String())
 	}
 	return t.Flush()
 }

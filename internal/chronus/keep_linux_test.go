@@ -85,7 +85,7 @@ func TestOutputIsCompleteAndStatusesAreNotMixedUp(t *testing.T) {
 		wg.Go(func() {
 			for i := range 30 {
 				code := int32((w*30 + i) % 200)
-				r := s.exec(aether.ExecStart{Shell: []byte(fmt.Sprintf("printf x%d; exit %d", code, code))}).finish()
+				r := s.exec(aether.ExecStart{Shell: fmt.Appendf(nil, "printf x%d; exit %d", code, code)}).finish()
 				if r.err != nil || r.exited.Code != code || string(r.out[0]) != fmt.Sprintf("x%d", code) {
 					t.Errorf("exit %d: %v, %+v, %q", code, r.err, r.exited, r.out[0])
 				}

@@ -73,7 +73,7 @@ func TestTerminal(t *testing.T) {
 func TestTerminalOutputIsCompleteAtItsEnd(t *testing.T) {
 	s := newSandbox(t)
 	for i := range 100 {
-		r := s.terminal(aether.ExecStart{Shell: []byte(fmt.Sprintf("printf x%d", i))}).finish()
+		r := s.terminal(aether.ExecStart{Shell: fmt.Appendf(nil, "printf x%d", i)}).finish()
 		wantExit(t, r, 0)
 		if string(r.out[0]) != fmt.Sprintf("x%d", i) {
 			t.Fatalf("round %d: %q", i, r.out[0])

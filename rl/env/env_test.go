@@ -3,6 +3,7 @@ package env_test
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -139,12 +140,13 @@ func TestLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := fmt.Sprint(o.DType, o.Len, o.Shape)
+	var got strings.Builder
+	got.WriteString(fmt.Sprint(o.DType, o.Len, o.Shape))
 	for _, leaf := range o.Leaves {
-		got += fmt.Sprint(" ", leaf.Path, ":", leaf.Offset, "+", leaf.Len)
+		got.WriteString(fmt.Sprint(" ", leaf.Path, ":", leaf.Offset, "+", leaf.Len))
 	}
-	if want := "float32 6 [6] /pixels:0+3 /speed:3+2 /gear/0:5+1"; got != want {
-		t.Errorf("layout %s, want %s", got, want)
+	if want := "float32 6 [6] /pixels:0+3 /speed:3+2 /gear/0:5+1"; got.String() != want {
+		t.Errorf("layout %s, want %s", got.String(), want)
 	}
 	bytes, err := env.FlatObservations(env.Tuple{env.Bytes(1, 2, 2), env.Bytes(9)})
 	if err != nil || bytes.DType != env.Uint8 || bytes.Len != 5 {

@@ -3,6 +3,7 @@ package envs
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dsec-io/dsec/rl/env"
 )
@@ -95,12 +96,7 @@ func (f *Forage) free() int {
 }
 
 func (f *Forage) taken(p int) bool {
-	for _, at := range f.at {
-		if at == p {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.at, p)
 }
 
 func (f *Forage) observe(b *env.Buffers) {

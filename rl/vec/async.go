@@ -3,6 +3,7 @@ package vec
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,12 +172,7 @@ func (a *Async) Reset(ctx context.Context, seed uint64) error {
 }
 
 func (a *Async) busy() bool {
-	for _, s := range a.state {
-		if s == sent {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(a.state, sent)
 }
 
 // wait waits for a change of ready, or for the end of ctx.

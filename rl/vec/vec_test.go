@@ -177,21 +177,21 @@ func TestOrdered(t *testing.T) {
 	if err := a.Reset(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	got := ""
+	var got strings.Builder
 	for range 8 {
 		blocks, err := a.Recv(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, b := range blocks {
-			got += fmt.Sprint(b.Index)
+			got.WriteString(fmt.Sprint(b.Index))
 		}
 		if err := a.Send(blocks[1], blocks[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := "0123401234012340"; got != want {
-		t.Errorf("order %s, want %s", got, want)
+	if want := "0123401234012340"; got.String() != want {
+		t.Errorf("order %s, want %s", got.String(), want)
 	}
 }
 

@@ -293,7 +293,7 @@ func (b *bed) bornWithNothing(t testing.TB, box string, over <-chan struct{}) (c
 			if err != nil {
 				continue // the group has gone
 			}
-			for _, pid := range strings.Fields(string(raw)) {
+			for pid := range strings.FieldsSeq(string(raw)) {
 				if !unborn(pid) {
 					continue
 				}

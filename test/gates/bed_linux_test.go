@@ -114,7 +114,7 @@ func (b *bed) process(group string) int {
 	if err != nil {
 		return 0
 	}
-	for _, w := range strings.Fields(string(raw)) {
+	for w := range strings.FieldsSeq(string(raw)) {
 		if pid, err := strconv.Atoi(w); err == nil {
 			return pid
 		}
@@ -161,7 +161,7 @@ func (b *bed) living(t testing.TB, group string) map[string]int {
 		if err != nil {
 			return nil //nolint:nilerr // the group has gone meanwhile
 		}
-		for _, w := range strings.Fields(string(raw)) {
+		for w := range strings.FieldsSeq(string(raw)) {
 			pid, err := strconv.Atoi(w)
 			if err != nil {
 				return err

@@ -19,8 +19,8 @@ func newEnvironment(size int) *Environ {
 
 func (e *Environ) set(kv []byte) {
 	name := kv
-	if i := bytes.IndexByte(kv, '='); i >= 0 {
-		name = kv[:i]
+	if before, _, ok := bytes.Cut(kv, []byte{'='}); ok {
+		name = before
 	}
 	if at, ok := e.index[string(name)]; ok {
 		e.list[at] = kv
