@@ -35,6 +35,7 @@ var housePlan = [][]string{
 	{"internal/image/importer"},
 	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs"},
 	{"internal/chronus"},
+	{"internal/chronus/files"},
 	{"internal/chronus/launch"},
 	{"internal/chronus/account", "internal/chronus/journal"},
 	{"internal/keeper"},

@@ -19,12 +19,21 @@ const (
 	CodeNoSuchImage           Code = "no_such_image"          // 404: the image isn't in any store of this node
 	CodeNoSuchProcess         Code = "no_such_process"        // 404: the process isn't known, or its record has expired
 	CodeNoSuchSession         Code = "no_such_session"        // 404: the session isn't known
+	CodeFileNotFound          Code = "file_not_found"         // 404: no such file or directory in the sandbox
+	CodePermissionDenied      Code = "permission_denied"      // 403: the sandbox's user may not do this to the file
 	CodeMethodNotAllowed      Code = "method_not_allowed"     // 405: the path exists, the method doesn't
 	CodeConflict              Code = "conflict"               // 409: in the way of something that exists
 	CodeWrongState            Code = "wrong_state"            // 409: the sandbox's state doesn't allow this
 	CodeFrozen                Code = "frozen"                 // 409: the sandbox's processes are frozen
+	CodeExists                Code = "exists"                 // 409: the file exists
+	CodeIsDirectory           Code = "is_a_directory"         // 409
+	CodeNotDirectory          Code = "not_a_directory"        // 409
+	CodeNotEmpty              Code = "not_empty"              // 409: the directory isn't empty
+	CodeNotRegular            Code = "not_a_regular_file"     // 409: a FIFO, socket or device, or a file that can't be read
+	CodeLinkLoop              Code = "link_loop"              // 409: too many symlinks on the way
 	CodeTooLarge              Code = "too_large"              // 413: the body or a value in it is over its limit
 	CodeUnsupportedMedia      Code = "unsupported_media_type" // 415: not JSON
+	CodeRange                 Code = "range_not_satisfiable"  // 416: the file ends before the range begins
 	CodeUnsupportedConstraint Code = "unsupported_constraint" // 422: known, but can't be enforced here
 	CodeImpossible            Code = "impossible"             // 422: can't be met by this machine at any time
 	CodeCommandNotFound       Code = "command_not_found"      // 422: exit_code 127
@@ -60,6 +69,8 @@ func statuses() map[Code]int {
 		CodeUnsupportedConstraint: 422, CodeImpossible: 422, CodeCommandNotFound: 422, CodeCommandNotExecutable: 422,
 		CodeWorkdirNotFound: 422, CodeNoShell: 422, CodeNoSuchUser: 422, CodeQuota: 429, CodeTooMany: 429,
 		CodeInternal: 500, CodeNotImplemented: 501, CodeSandboxDied: 502, CodeNotStarted: 503, CodeNoCapacity: 503,
+		CodeFileNotFound: 404, CodePermissionDenied: 403, CodeExists: 409, CodeIsDirectory: 409, CodeNotDirectory: 409,
+		CodeNotEmpty: 409, CodeNotRegular: 409, CodeLinkLoop: 409, CodeRange: 416,
 		CodeUnavailable: 503, CodeTimeout: 504, CodeDiskFull: 507,
 	}
 }

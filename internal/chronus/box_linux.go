@@ -195,32 +195,7 @@ func (b *box) readAccounts() error {
 	if err != nil {
 		return err
 	}
-	b.files.Passwd, b.files.Group = readRegular(fds[0], b.files.Passwd), readRegular(fds[1], b.files.Group)
+	b.files.Passwd, b.files.Group = launch.ReadRegular(fds[0], b.files.Passwd, accountsFile), launch.ReadRegular(fds[1], b.files.Group, accountsFile)
 	b.accRead, b.accByName = time.Now(), make(map[string]*account.Account)
 	return nil
-}
-
-// readRegular reads the file behind fd into buf and closes it. What isn't a regular file, or is too large, counts as
-// empty: reading a pipe or a device of the tenant's could block for ever.
-func readRegular(fd int, buf []byte) []byte {
-	buf = buf[:0]
-	if fd < 0 {
-		return buf
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > accountsFile {
-		return buf
-	}
-	for len(buf) < accountsFile {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := unix.Pread(fd, buf[len(buf):cap(buf)], int64(len(buf)))
-		if err != nil || n == 0 {
-			break
-		}
-		buf = buf[:len(buf)+n]
-	}
-	return buf
 }

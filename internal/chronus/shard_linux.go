@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/chronus/files"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -35,6 +36,7 @@ type Shard struct {
 	log      *slog.Logger
 	dirs     cgroup.Dirs
 	launcher *launch.Launcher
+	files    *files.Server
 	outputs  sync.Pool // *[2][]byte: what short commands have written
 	chunks   sync.Pool // *[]byte
 	sweeps   chan struct{}
@@ -80,6 +82,7 @@ func Main(ctx context.Context, opts Options) error {
 	if s.launcher, err = launch.New(s.dirs); err != nil {
 		return err
 	}
+	s.files = files.New(s.launcher)
 	items, err := store.Items()
 	if err != nil {
 		return err
@@ -144,6 +147,8 @@ func (s *Shard) handle(ctx context.Context, st *aether.Stream) {
 	open := st.Open()
 	var err error
 	switch open.Method {
+	case "file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar":
+		err = s.serveFile(ctx, st)
 	case "exec":
 		err = s.serveExec(ctx, st)
 	case "attach":

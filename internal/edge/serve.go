@@ -147,6 +147,7 @@ func (e *Edge) handlers() map[string]handler {
 	for _, m := range []string{
 		"attach", "signal", "resize", "processes", "process", "forget",
 		"session.create", "session.list", "session.interrupt", "session.close",
+		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar",
 	} {
 		h[m] = e.passOn
 	}

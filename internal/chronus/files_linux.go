@@ -1,0 +1,35 @@
+package chronus
+
+import (
+	"context"
+
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/account"
+	"github.com/dsec-io/dsec/internal/chronus/launch"
+)
+
+// place is a box as the file methods see it.
+type place struct{ b *box }
+
+// Account finds a user of the box.
+func (p place) Account(who string) (acc *account.Account, err error) {
+	err = p.b.use(func() error {
+		acc, err = p.b.accountOf(who)
+		return err
+	})
+	return acc, err
+}
+
+// With runs f while the box's descriptors stay open.
+func (p place) With(f func(launch.Box) error) error {
+	return p.b.use(func() error { return f(p.b.Box) })
+}
+
+// serveFile serves the methods about files.
+func (s *Shard) serveFile(ctx context.Context, st *aether.Stream) error {
+	b, err := s.box(st.Open().Sandbox)
+	if err != nil {
+		return err
+	}
+	return s.files.Serve(ctx, st, place{b})
+}
