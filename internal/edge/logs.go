@@ -173,6 +173,14 @@ func (e *Edge) saveLog(ctx context.Context, sb *sandbox, box Box) {
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTime, errors.New("the aether took too long"))
 	defer cancel()
 	raw, err := fetchLog(ctx, sb, box)
+	for errors.Is(err, aether.ErrConnLost) && ctx.Err() == nil {
+		// The aether that replaces the dead one has the log.
+		select {
+		case <-time.After(attachPause):
+			raw, err = fetchLog(ctx, sb, box)
+		case <-ctx.Done():
+		}
+	}
 	if err == nil {
 		err = e.store.saveLog(sb.id, raw)
 	}
