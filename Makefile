@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build aether run test lint bench clean golangci
+.PHONY: help setup image-debian build aether run test lint bench clean golangci
 
 # A build says nothing about the folder and the checkout it was made in.
 export GOFLAGS := -buildvcs=false
@@ -13,7 +13,7 @@ AETHER := internal/aetherbin/bin/dsec-aether-$(GOARCH)
 LINTER := $(shell go env GOPATH)/bin/golangci-lint
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install packages and modules, build the machine's images (needs root)
 	@hack/setup
@@ -25,6 +25,9 @@ build: aether ## build bin/dsec, with dsec-aether inside it
 # everything that embeds it, when nothing in it has changed.
 aether:
 	@GOOS=linux GOARCH=$(GOARCH) $(GOBUILD) -o $(AETHER) ./cmd/dsec-aether
+
+image-debian: ## build image debian (bash, python3, git, gcc, sudo…) into the machine's store; takes minutes (needs root)
+	@hack/image-debian
 
 run: setup build ## a node on a fresh data folder, the two-minute tour on it, and the end
 	@hack/tour

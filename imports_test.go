@@ -31,9 +31,9 @@ var housePlan = [][]string{
 	{"libdsec"}, // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
-	{"internal/edge/spec"},
+	{"internal/edge/spec", "internal/edge/images"},
 	{"internal/image/importer"},
-	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs"},
+	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar"},
 	{"internal/chronus"},
 	{"internal/chronus/files"},
 	{"internal/chronus/launch"},

@@ -30,7 +30,8 @@ func (a *app) runCommand() *cobra.Command {
 			"  tar c . | dsec run -i busybox -- tar t               # pipe into it\n" +
 			"  dsec run -m 2g --cpu 2 -e KEY=value debian -- make   # limits and environment\n" +
 			"  dsec run --timeout 30s busybox -- sleep 100          # exits with 124",
-		Args: withCommand("IMAGE"),
+		Args:              withCommand("IMAGE"),
+		ValidArgsFunction: a.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want, err := spec.spec(args[0], a.lookupEnv)
 			if err != nil {

@@ -42,7 +42,8 @@ func (a *app) createCommand() *cobra.Command {
 		Example: "  dsec sandbox create busybox\n" +
 			"  ID=$(dsec sandbox create -m 1g -l team=rl debian)\n" +
 			"  dsec sandbox create busybox -- httpd -f -p 8080",
-		Args: withCommand("IMAGE"),
+		Args:              withCommand("IMAGE"),
+		ValidArgsFunction: a.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want, err := spec.spec(args[0], a.lookupEnv)
 			if err != nil {

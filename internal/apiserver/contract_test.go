@@ -24,6 +24,7 @@ func templates() []string {
 		"POST " + sb + "/processes/{pid}/resize", "POST " + sb + "/sessions", "GET " + sb + "/sessions",
 		"DELETE " + sb + "/sessions/{sid}", "POST " + sb + "/sessions/{sid}/interrupt", "GET /v1/aether", "GET /healthz", "GET /readyz",
 		"POST " + sb + "/pause", "GET " + sb + "/files", "GET /v1/jobs", "GET /v1/quota",
+		"POST /v1/images", "GET /v1/images", "GET /v1/images/{id}", "DELETE /v1/images/{id}", "GET /v1/images/{id}/export", "POST /v1/images/gc",
 	}
 }
 
@@ -41,7 +42,7 @@ func TestNoInputIsOurFault(t *testing.T) {
 		rapid.String(),
 		rapid.StringMatching(`\{("(argv|image|env|rows|stdin)":(1|-1|1e9|"x"|\[\]|\{\}|null|true|\["a"\]),?){1,3}\}`),
 	)
-	queries := rapid.SampledFrom([]string{"", "", "?follow=1&since=0", "?since=-1", "?since=99999999999999999999", "?limit=0", "?state=odd", "?label=x", "?label=a%3Db", "?stream=maybe", "?close=1", "?x=%zz", "?stdout_offset=5", "?cursor=%00"})
+	queries := rapid.SampledFrom([]string{"", "", "?follow=1&since=0", "?since=-1", "?since=99999999999999999999", "?limit=0", "?state=odd", "?label=x", "?label=a%3Db", "?stream=maybe", "?close=1", "?x=%zz", "?stdout_offset=5", "?cursor=%00", "?name=x", "?name=x&replace", "?name=x&squash=maybe", "?name=%00", "?force", "?all=1"})
 	rapid.Check(t, func(rt *rapid.T) {
 		method, path, _ := strings.Cut(rapid.SampledFrom(templates()).Draw(rt, "route"), " ")
 		for _, name := range []string{"{id}", "{pid}", "{sid}"} {

@@ -141,6 +141,10 @@ func (e *fakeEdge) answer(ctx context.Context, s *aether.Stream, o *aether.Open)
 		return nil
 	case "sandbox.logs":
 		return errors.Join(s.Write(ctx, aether.Stdout, []byte("a\n")), s.Write(ctx, aether.Stderr, []byte("b\r\n")))
+	case "image.import":
+		return e.importImage(ctx, s, o)
+	case "image.export":
+		return errors.Join(s.Write(ctx, aether.Stdout, []byte("tar")), s.CloseWrite(aether.Stdout))
 	default:
 		return reply(map[string]any{})
 	}

@@ -41,6 +41,13 @@ func (s *Server) routes() {
 		"DELETE " + sb + "/sessions/{sid}":         s.closeSession,
 		"POST " + sb + "/sessions/{sid}/interrupt": s.interruptSession,
 
+		"POST /v1/images":              s.importImage,
+		"GET /v1/images":               s.listImages,
+		"GET /v1/images/{name}":        s.getImage,
+		"DELETE /v1/images/{name}":     s.removeImage,
+		"GET /v1/images/{name}/export": s.exportImage,
+		"POST /v1/images/gc":           s.collectImages,
+
 		"GET /v1/aether": s.upgrade,
 		"/":              s.unmatched,
 	} {
@@ -70,7 +77,6 @@ func pending() map[string][]string {
 		"stages":                {"POST " + sb + "/stage"},
 		"audit trail":           {"GET " + sb + "/audit"},
 		"jobs":                  {"GET /v1/jobs", "GET /v1/jobs/{job}", "POST /v1/jobs/{job}/pause", "POST /v1/jobs/{job}/resume", "POST /v1/jobs/{job}/stop"},
-		"image management":      {"/v1/images", "/v1/images/"},
 		"layers":                {"/v1/layers", "/v1/layers/"},
 		"snapshots":             {"/v1/snapshots", "/v1/snapshots/"},
 		"function calls":        {"/v1/fn", "/v1/fn/"},

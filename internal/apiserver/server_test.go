@@ -141,7 +141,7 @@ func TestUnknownRoutes(t *testing.T) {
 		{"GET", box + "/pause", api.CodeMethodNotAllowed, "POST"},
 		{"PUT", box + "/files?path=/a", api.CodeNotImplemented, ""},
 		{"DELETE", box + "/ports/80/x", api.CodeNotImplemented, ""},
-		{"GET", "/v1/images", api.CodeNotImplemented, ""},
+		{"GET", "/v1/layers", api.CodeNotImplemented, ""},
 		{"GET", "/v1/nodes/n1", api.CodeNotImplemented, ""},
 		{"GET", "/v1/watch?cursor=1", api.CodeNotImplemented, ""},
 		{"POST", "/v1/jobs/j/stop", api.CodeNotImplemented, ""},

@@ -20,6 +20,7 @@ import (
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/image"
+	"github.com/dsec-io/dsec/internal/image/importer"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
 
@@ -148,7 +149,8 @@ func (in *instance) startEdge(ctx context.Context) error {
 		return err
 	}
 	in.down.push(func(context.Context) error { return groups.Close() })
-	store := image.NewStore(in.cfg.Logger, filepath.Join(in.dir.DataDir, "images"), in.cfg.ImageStore)
+	own := filepath.Join(in.dir.DataDir, "images")
+	store := image.NewStore(in.cfg.Logger, own, in.cfg.ImageStore)
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
 		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
@@ -156,8 +158,13 @@ func (in *instance) startEdge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	images, err := importer.New(importer.Config{Dir: own, Images: store, Forget: backend.ForgetImage})
+	if err != nil {
+		in.down.push(backend.Close)
+		return err
+	}
 	e, err := edge.New(ctx, edge.Config{
-		Instance: in.dir, Backend: backend, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity,
+		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity,
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dsec-io/dsec/internal/edge/images"
 )
 
 // maxHome is the highest home number that fits into an id.
@@ -22,6 +24,7 @@ type Config struct {
 	Backend  Backend
 	// Image tells what an image says about its sandboxes; its errors reach the client, so they are *api.Error.
 	Image    func(ctx context.Context, name string) (ImageConfig, error)
+	Images   images.Store          // which clients may change; nil: none
 	Logger   *slog.Logger          // nil: nowhere
 	Metrics  prometheus.Registerer // nil: nowhere
 	Home     uint32                // the edge's number, never given to another; below 2^20

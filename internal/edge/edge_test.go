@@ -96,6 +96,9 @@ func TestForeignAndUnknownAreTheSame(t *testing.T) {
 		case "sandbox.create", "sandbox.list", "node.get":
 			continue
 		}
+		if strings.HasPrefix(method, "image.") {
+			continue // about no sandbox
+		}
 		unknown := newID(0)
 		texts := []string{ask("p", unknown, method), ask("q", unknown, method), ask("q", sb.ID, method), ask("", sb.ID, method)}
 		if slices.Sort(texts); texts[0] != texts[3] {

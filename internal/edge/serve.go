@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/images"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -151,7 +152,22 @@ func (e *Edge) handlers() map[string]handler {
 	} {
 		h[m] = e.passOn
 	}
+	of := images.Server{Store: e.cfg.Images, Users: e.imageUsers, Logger: e.log}
+	for m, f := range of.Methods() {
+		h[m] = f
+	}
 	return h
+}
+
+// imageUsers counts the living sandboxes by the image that they were made from.
+func (e *Edge) imageUsers() map[string]int {
+	users := map[string]int{}
+	for _, sb := range e.all() {
+		if v := sb.view(); !v.State.Ended() {
+			users[v.Spec.Image]++
+		}
+	}
+	return users
 }
 
 // passOn relays a method that the sandbox's aether serves.

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/image/treetar"
+	"github.com/dsec-io/dsec/libdsec"
+)
+
+func (a *app) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "image",
+		Aliases: []string{"img"},
+		Short:   "Import, list and remove the images that sandboxes start from",
+		Example: "  dsec image import mine ./rootfs\n  docker save alpine | dsec image import alpine -\n  dsec image ls",
+		Args:    cobra.NoArgs,
+		RunE:    help,
+	}
+	cmd.AddCommand(a.imageImportCommand(), a.imageListCommand(), a.imageInspectCommand(), a.imageRemoveCommand(), a.imageGCCommand(),
+		a.imageExportCommand())
+	return cmd
+}
+
+func (a *app) imageImportCommand() *cobra.Command {
+	var o libdsec.ImportOptions
+	var format string
+	cmd := &cobra.Command{
+		Use:   "import [flags] NAME PATH|-",
+		Short: "Make an image of a folder, a tar, a `docker save` archive or an OCI layout",
+		Long: "Makes an image of PATH, or of stdin: a folder, a tar of a file system, what `docker save` writes, or an OCI layout\n" +
+			"(a folder or a tar), plain or compressed with gzip or zstd. Environment, user, working directory and command\n" +
+			"come from the archive's configuration. The same input gives the same image.\n\n" +
+			"Devices are refused, and so are owners above 65535, which a sandbox doesn't have; --squash gives those files to\n" +
+			"nobody.",
+		Example: "  dsec image import mine ./rootfs\n" +
+			"  docker save alpine | dsec image import alpine -\n" +
+			"  dsec image import --replace mine layout.tar.zst",
+		Args: exactly("NAME", "PATH"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			src, size, err := a.openImport(args[1])
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, src.Close()) }()
+			return a.withClient(func(c *libdsec.Client) error {
+				var clean func()
+				o.Progress, clean = a.importProgress(args[0], size)
+				made, err := c.Images().Import(cmd.Context(), args[0], src, o)
+				clean()
+				if err != nil {
+					return err
+				}
+				if format == formatTable {
+					format = formatName
+				}
+				return a.image(format, made)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&o.Replace, "replace", false, "take the place of an image of that name")
+	cmd.Flags().BoolVar(&o.Squash, "squash", false, "give files of owners above 65535 to nobody, without setuid and capabilities")
+	cmd.Flags().StringVar(&o.Format, "format", "", "what PATH is: rootfs, oci or docker (default: found out)")
+	complete(cmd, "format", cobra.FixedCompletions([]string{"rootfs", "oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
+	outputFlag(cmd, &format)
+	return cmd
+}
+
+// openImport opens what is to be imported: a file, stdin, or a folder, which is packed on the way. The size is 0 where
+// it isn't known.
+func (a *app) openImport(path string) (io.ReadCloser, int64, error) {
+	if path == "-" {
+		return io.NopCloser(a.stdin), 0, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, api.FieldError(api.CodeInvalid, "PATH", "", "%v", err)
+	}
+	if info.IsDir() {
+		return treetar.Pack(path), 0, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, api.FieldError(api.CodeInvalid, "PATH", "", "%v", err)
+	}
+	return f, info.Size(), nil
+}
+
+// importProgress shows how far an import is, on a terminal. clean removes what it has shown.
+func (a *app) importProgress(name string, size int64) (show func(api.ImageEvent), clean func()) {
+	if _, tty := terminal(a.stderr); !tty {
+		return nil, func() {}
+	}
+	show = func(ev api.ImageEvent) {
+		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, sizeText(ev.Bytes))
+		if ev.Phase == "reading" && size > 0 {
+			done := min(ev.Bytes, size)
+			bar := strings.Repeat("#", int(20*done/size))
+			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/size, sizeText(size))
+		}
+		fmt.Fprintf(a.stderr, "\r%s, %d files\x1b[K", printable(text), ev.Files)
+	}
+	return show, func() { fmt.Fprint(a.stderr, "\r\x1b[K") }
+}
+
+func (a *app) imageListCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List images",
+		Example: "  dsec image ls\n  dsec image ls -o name",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(func(c *libdsec.Client) error {
+				list, err := c.Images().List(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.images(format, list)
+			})
+		},
+	}
+	outputFlag(cmd, &format)
+	return cmd
+}
+
+func (a *app) imageInspectCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:               "inspect IMAGE",
+		Short:             "Show an image: its digest, and what commands in it get",
+		Example:           "  dsec image inspect busybox\n  dsec image inspect -o json busybox",
+		Args:              exactly("IMAGE"),
+		ValidArgsFunction: a.completeImage,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(func(c *libdsec.Client) error {
+				im, err := c.Images().Inspect(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return a.image(format, im)
+			})
+		},
+	}
+	outputFlag(cmd, &format)
+	return cmd
+}
+
+func (a *app) imageRemoveCommand() *cobra.Command {
+	var o libdsec.RemoveImageOptions
+	cmd := &cobra.Command{
+		Use:   "rm IMAGE...",
+		Short: "Remove images",
+		Long: "Removes images and prints their names. One that living sandboxes were made from is only removed with --force; they\n" +
+			"go on with what they have.",
+		Example: "  dsec image rm mine\n  dsec image rm --force mine",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError(cmd, errors.New("IMAGE is missing"))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(func(c *libdsec.Client) error {
+				var failed error
+				for _, name := range args {
+					switch _, err := c.Images().Remove(cmd.Context(), name, o); {
+					case err == nil:
+						fmt.Fprintln(a.stdout, printable(name))
+					case len(args) == 1:
+						return err
+					default:
+						a.report(fmt.Errorf("remove %s: %w", name, err))
+						failed = &statusError{exitCode(err)}
+					}
+				}
+				return failed
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "also if sandboxes live that were made from it")
+	return cmd
+}
+
+func (a *app) imageGCCommand() *cobra.Command {
+	var o libdsec.GCOptions
+	var format string
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove what broken-off imports have left; with --all also unused images",
+		Long: "Removes what broken-off imports have left, prints the names of removed images, and says how much that gave back.\n" +
+			"With --all the images go too that no living sandbox was made from, but for those of the machine.",
+		Example: "  dsec image gc\n  dsec image gc --all",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(func(c *libdsec.Client) error {
+				done, err := c.Images().GC(cmd.Context(), o)
+				if err != nil {
+					return err
+				}
+				if format == formatJSON || format == formatYAML {
+					return a.document(format, done)
+				}
+				for _, name := range done.Removed {
+					fmt.Fprintln(a.stdout, printable(name))
+				}
+				if format == formatTable {
+					fmt.Fprintf(a.stderr, "%s given back\n", sizeText(done.FreedBytes))
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "also images that no living sandbox was made from")
+	outputFlag(cmd, &format)
+	return cmd
+}
+
+func (a *app) imageExportCommand() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "export [flags] IMAGE",
+		Short: "Write the files of an image as a tar",
+		Long: "Writes the tree of an image as a tar to stdout, or to the file that --file names. Imported again it gives the same\n" +
+			"image, without environment, user and command.",
+		Example:           "  dsec image export busybox | tar t\n  dsec image export -f busybox.tar busybox",
+		Args:              exactly("IMAGE"),
+		ValidArgsFunction: a.completeImage,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, tty := terminal(a.stdout); tty && to == "" {
+				return usageError(cmd, errors.New("a tar isn't for a terminal: pipe it, or say --file"))
+			}
+			return a.withClient(func(c *libdsec.Client) error {
+				r, err := c.Images().Export(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				defer func() { _ = r.Close() }() // only read from
+				if to == "" {
+					_, err = io.Copy(a.stdout, r)
+				} else {
+					err = writeFile(to, r)
+				}
+				if err != nil {
+					return fmt.Errorf("export %s: %w", args[0], err)
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&to, "file", "f", "", "write to this file")
+	return cmd
+}
+
+// writeFile writes a file that is there only when it's whole.
+func writeFile(path string, r io.Reader) error {
+	part := path + ".part"
+	f, err := os.Create(part)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(part))
+	}
+	return err
+}
+
+// images prints a listing.
+func (a *app) images(format string, list []api.Image) error {
+	switch format {
+	case formatName:
+		for i := range list {
+			fmt.Fprintln(a.stdout, printable(list[i].Name))
+		}
+		return nil
+	case formatTable:
+		return a.table(func(w io.Writer) {
+			fmt.Fprintln(w, "NAME\tSIZE\tAGE\tSANDBOXES\tSTORE\tDIGEST")
+			for i := range list {
+				im := &list[i]
+				row(w, im.Name, sizeText(im.SizeBytes), ageText(im.CreatedAt), fmt.Sprint(im.InUse), storeText(im), digestText(im))
+			}
+		})
+	}
+	if list == nil {
+		list = []api.Image{}
+	}
+	return a.document(format, list)
+}
+
+func storeText(im *api.Image) string {
+	if im.Shared {
+		return "machine"
+	}
+	return "instance"
+}
+
+func digestText(im *api.Image) string {
+	if im.Broken != "" {
+		return "broken: " + im.Broken
+	}
+	return im.Digest[:min(len(im.Digest), len("sha256:")+12)]
+}
+
+// image prints one image.
+func (a *app) image(format string, im api.Image) error {
+	switch format {
+	case formatName:
+		return a.images(formatName, []api.Image{im})
+	case formatTable:
+		return a.table(func(w io.Writer) {
+			for _, kv := range [][2]string{
+				{"Name", im.Name},
+				{"Digest", im.Digest},
+				{"Size", sizeText(im.SizeBytes)},
+				{"Created", timeText(&im.CreatedAt)},
+				{"Store", storeText(&im)},
+				{"Sandboxes", fmt.Sprint(im.InUse)},
+				{"Broken", im.Broken},
+				{"User", im.User},
+				{"Workdir", im.Workdir},
+				{"Entrypoint", strings.Join(im.Entrypoint, " ")},
+				{"Cmd", strings.Join(im.Cmd, " ")},
+				{"Env", strings.Join(im.Env, " ")},
+			} {
+				if kv[1] != "" {
+					row(w, kv[0]+":", kv[1])
+				}
+			}
+		})
+	}
+	return a.document(format, im)
+}
+
+// sizeText prints a number of bytes as people do.
+func sizeText(n int64) string {
+	switch {
+	case n < 1000:
+		return fmt.Sprintf("%d B", n)
+	case n < 1e6:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	case n < 1e9:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+}
+
+// completeImage completes the name of one image.
+func (a *app) completeImage(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeImages(cmd, args, "")
+}
+
+// completeImages completes names that aren't there yet.
+func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
+	defer cancel()
+	var names []cobra.Completion
+	err := a.withClient(func(c *libdsec.Client) error {
+		list, err := c.Images().List(ctx)
+		for i := range list {
+			if im := &list[i]; !slices.Contains(args, im.Name) {
+				names = append(names, cobra.CompletionWithDesc(printable(im.Name), sizeText(im.SizeBytes)))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
