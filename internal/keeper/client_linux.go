@@ -118,10 +118,11 @@ type Client struct {
 	path string
 	pid  int
 
-	// mu guards sock: one request at a time.
-	mu   sync.Mutex
-	sock *socket
-	err  error
+	// mu guards what follows: one request at a time.
+	mu      sync.Mutex
+	sock    *socket
+	err     error
+	watches map[int]struct{} // sockets of Watch
 }
 
 // Dial connects to the keeper that listens on path.
@@ -130,7 +131,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{path: path, pid: pid, sock: sock}, nil
+	return &Client{path: path, pid: pid, sock: sock, watches: make(map[int]struct{})}, nil
 }
 
 func dial(ctx context.Context, path string) (*socket, int, error) {
@@ -256,24 +257,48 @@ func (c *Client) call(m *message) (message, error) {
 	}
 }
 
-// loseLocked gives the connection up: after a time-out an answer could belong to an older question.
+// ErrLost is the end of a connection to the keeper, which may have done what it was asked for.
+var ErrLost = errors.New("keeper is lost")
+
+// loseLocked gives the connection up: after a time-out an answer could belong to an older question. Watch ends, so that
+// whoever replaces clients learns of it while the keeper lives, too.
 func (c *Client) loseLocked(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("it has ended")
 	}
-	c.err = fmt.Errorf("keeper %s is lost: %w", c.path, err)
+	c.err = fmt.Errorf("%w: %s: %w", ErrLost, c.path, err)
+	for fd := range c.watches {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	}
 	return c.err
 }
 
+// watching notes the socket of a Watch, until its end closes it.
+func (c *Client) watching(fd int) (end func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watches[fd] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watches, fd)
+		_ = unix.Close(fd)
+	}, c.err
+}
+
 // Watch reports the shards' deaths and restarts on a connection of its own until ctx is done or the keeper has ended:
-// its return with ctx not done is the notice that the keeper is dead. ready, when not nil, is called once events are
+// its return with ctx not done is the notice that the keeper is dead, or that this client is of no use any more. ready, when not nil, is called once events are
 // being recorded.
 func (c *Client) Watch(ctx context.Context, ready func(), event func(Event)) error {
 	s, _, err := dial(ctx, c.path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(s.fd) }()
+	end, err := c.watching(s.fd)
+	defer end()
+	if err != nil {
+		return err
+	}
 	var forever unix.Timeval
 	if err := unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &forever); err != nil {
 		return fmt.Errorf("watch keeper: %w", err)
@@ -308,7 +333,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
-		c.err = errors.New("keeper client is closed")
+		c.err = fmt.Errorf("%w: its client is closed", ErrLost)
 	}
 	return unix.Close(c.sock.fd)
 }

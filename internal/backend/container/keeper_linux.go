@@ -93,25 +93,44 @@ func (b *Backend) watchKeeper(ctx context.Context) {
 	}
 }
 
-// readoptAll gives a new keeper all shards. One that died together with the old keeper is started anew.
+// readoptAll gives a new keeper all shards. One that died together with the old keeper is started anew. What fails is
+// tried again, because a shard may die at any moment of it, until this keeper is lost too.
 func (b *Backend) readoptAll(ctx context.Context) {
 	b.mu.Lock()
-	var all []*shard
+	var left []*shard
 	for _, sh := range b.shards {
-		all = append(all, sh)
+		left = append(left, sh)
 	}
 	b.mu.Unlock()
-	for _, sh := range all {
-		select {
-		case <-sh.started:
-		case <-ctx.Done():
+	for pause := redialPause; ; pause = min(2*pause, longestPause) {
+		var failed []*shard
+		for _, sh := range left {
+			select {
+			case <-sh.started:
+			case <-ctx.Done():
+				return
+			case <-time.After(pause): // whoever starts it may be waiting for yet another keeper
+				failed = append(failed, sh)
+				continue
+			}
+			if sh.err != nil || sh.isEnded() {
+				continue
+			}
+			if err := b.ensureProcess(ctx, sh); err != nil {
+				b.log.Error("shard not given to the new keeper", slog.String("shard", sh.name), slog.Any("err", err))
+				failed = append(failed, sh)
+			}
+		}
+		if left = failed; len(left) == 0 {
 			return
 		}
-		if sh.err != nil {
-			continue
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
-		if err := b.ensureProcess(ctx, sh); err != nil {
-			b.log.Error("shard not given to the new keeper", slog.String("shard", sh.name), slog.Any("err", err))
+		if _, err := b.keeperClient().List(); err != nil {
+			return
 		}
 	}
 }
@@ -129,7 +148,7 @@ func (b *Backend) ensureProcess(ctx context.Context, sh *shard) error {
 	}
 	err = b.adoptProcess(ctx, sh)
 	if errors.Is(err, errNoProcess) {
-		return b.startProcess(ctx, sh)
+		return b.startProcess(sh)
 	}
 	return err
 }
@@ -150,8 +169,23 @@ func (b *Backend) shardSpec(sh *shard, listener int) *keeper.ShardSpec {
 	}
 }
 
+// awaitProcess is ensureProcess for those who can wait for watchKeeper to start another keeper.
+func (b *Backend) awaitProcess(ctx context.Context, sh *shard) error {
+	for {
+		err := b.ensureProcess(ctx, sh)
+		if err == nil || !errors.Is(err, keeper.ErrLost) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		case <-time.After(redialPause):
+		}
+	}
+}
+
 // startProcess has the keeper start the shard on a new socket.
-func (b *Backend) startProcess(ctx context.Context, sh *shard) error {
+func (b *Backend) startProcess(sh *shard) error {
 	if err := unlink(sh.socket()); err != nil {
 		return err
 	}
@@ -160,20 +194,8 @@ func (b *Backend) startProcess(ctx context.Context, sh *shard) error {
 		return err
 	}
 	defer func() { _ = l.Close() }() // the keeper has its copy, or none is needed
-	spec := b.shardSpec(sh, l.FD())
-	for {
-		client := b.keeperClient()
-		_, err := client.Start(spec)
-		if err == nil || errors.Is(err, keeper.ErrRefused) {
-			return err
-		}
-		// The keeper has died; watchKeeper is starting another.
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		case <-time.After(redialPause):
-		}
-	}
+	_, err = b.keeperClient().Start(b.shardSpec(sh, l.FD()))
+	return err
 }
 
 // stopProcess ends the shard's process.
@@ -196,6 +218,14 @@ func (b *Backend) adoptProcess(ctx context.Context, sh *shard) error {
 		return err
 	}
 	defer unix.Close(fd)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// Before the listener is copied: with the copy open nobody would be told of the death of a shard that hasn't answered.
+	conn, err := b.callConn(ctx, sh)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
 	listener, err := pidfd.Take(fd, keeper.FDListener)
 	if errors.Is(err, unix.ESRCH) {
 		return errNoProcess
@@ -210,13 +240,6 @@ func (b *Backend) adoptProcess(ctx context.Context, sh *shard) error {
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := b.callConn(ctx, sh)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
 	if _, err := b.keeperClient().Adopt(b.shardSpec(sh, listener), fd, pair[0]); err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func (b *Backend) startNew(ctx context.Context, sh *shard) (err error) {
 			b.log.Warn("groups of a shard not removed", slog.String("shard", sh.name), slog.Any("err", err))
 		}
 	})
-	if err := b.startProcess(ctx, sh); err != nil {
+	if err := b.awaitProcess(ctx, sh); err != nil {
 		return err
 	}
 	u.push(func() {
@@ -197,10 +197,7 @@ func (sh *shard) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	// The keeper holds the listening socket, so that this connects also while the shard is being restarted, and waits.
-	sh.mu.Lock()
-	ended := sh.ended
-	sh.mu.Unlock()
-	if ended {
+	if sh.isEnded() {
 		return errShardEnded // its socket is gone for good
 	}
 	raw, err := unixfd.Dial(ctx, sh.socket(), unixfd.Options{})
@@ -215,7 +212,7 @@ func (sh *shard) connect(ctx context.Context) error {
 		return errors.Join(err, conn.Close())
 	}
 	sh.mu.Lock()
-	ended = sh.ended
+	ended := sh.ended
 	if !ended {
 		sh.conn, sh.up = conn, true
 		sh.changeLocked()
@@ -384,6 +381,12 @@ func (sh *shard) connection(ctx context.Context) (*aether.Conn, error) {
 			return nil, fmt.Errorf("%s is down: %w", sh.name, context.Cause(ctx))
 		}
 	}
+}
+
+func (sh *shard) isEnded() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.ended
 }
 
 // end marks the shard as ended if nobody uses it and ok says so; nobody gets a place in it afterwards.

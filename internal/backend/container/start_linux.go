@@ -337,7 +337,7 @@ func (b *Backend) startKnown(ctx context.Context, sh *shard) error {
 	if err := b.openGroups(sh); err != nil {
 		return err
 	}
-	if err := b.ensureProcess(ctx, sh); err != nil {
+	if err := b.awaitProcess(ctx, sh); err != nil {
 		return errors.Join(err, sh.groups.Close())
 	}
 	if err := sh.connect(ctx); err != nil {

@@ -252,3 +252,37 @@ func BenchmarkLife(b *testing.B) {
 		})
 	}
 }
+
+// TestDeathsAtEveryMoment: whenever the shard dies while a new keeper is taking it over, and whenever a keeper dies that
+// has just come, the sandbox is reached again.
+func TestDeathsAtEveryMoment(t *testing.T) {
+	h := newHost(t, "k"+strconv.Itoa(os.Getpid())+"m", 0)
+	leakcheck.CheckInstance(t, h.instance)
+	b := h.open(t)
+	b.Warm()
+	t.Cleanup(func() { h.close(t, b) })
+	box := mustStart(t, b, params("one", "p"))
+	t.Cleanup(func() {
+		if err := box.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const rounds = 24
+	for i := range rounds {
+		dead := h.process(t, "keeper")
+		h.kill(t, "keeper")
+		if i%2 == 1 { // while the new one takes over; else both at once
+			until(t, "a new keeper", func() bool { p := h.process(t, "keeper"); return p != 0 && p != dead })
+		}
+		// From the same moment on to after the usual end of it.
+		<-time.After(time.Duration(i) * 300 * time.Microsecond)
+		if pid := h.process(t, "shard-0/self"); pid != 0 {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have gone meanwhile
+		}
+		if pid := h.process(t, "keeper"); pid != 0 && i%4 >= 2 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		wantEchoAgain(t, box, "back "+strconv.Itoa(i))
+		until(t, "a keeper", func() bool { return h.process(t, "keeper") != 0 })
+	}
+}
