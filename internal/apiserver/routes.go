@@ -48,6 +48,11 @@ func (s *Server) routes() {
 		"GET /v1/images/{name}/export": s.exportImage,
 		"POST /v1/images/gc":           s.collectImages,
 
+		"GET " + sb + "/files":    s.getFile,
+		"PUT " + sb + "/files":    s.putFile,
+		"POST " + sb + "/files":   s.postFile,
+		"DELETE " + sb + "/files": s.deleteFile,
+
 		"GET /v1/aether": s.upgrade,
 		"/":              s.unmatched,
 	} {
@@ -71,7 +76,6 @@ func pending() map[string][]string {
 		"checkpoints":           {"POST " + sb + "/checkpoint"},
 		"pack-diff":             {"POST " + sb + "/pack-diff"},
 		"extending of lifetime": {"POST " + sb + "/extend"},
-		"file access":           {sb + "/files", sb + "/files/"},
 		"port proxy":            {sb + "/ports", sb + "/ports/"},
 		"network policy":        {"GET " + sb + "/network", "PUT " + sb + "/network"},
 		"stages":                {"POST " + sb + "/stage"},

@@ -139,7 +139,7 @@ func TestUnknownRoutes(t *testing.T) {
 		{"GET", box + "/exec", api.CodeMethodNotAllowed, "POST"},
 		{"POST", box + "/pause", api.CodeNotImplemented, ""},
 		{"GET", box + "/pause", api.CodeMethodNotAllowed, "POST"},
-		{"PUT", box + "/files?path=/a", api.CodeNotImplemented, ""},
+		{"PUT", box + "/network", api.CodeNotImplemented, ""},
 		{"DELETE", box + "/ports/80/x", api.CodeNotImplemented, ""},
 		{"GET", "/v1/layers", api.CodeNotImplemented, ""},
 		{"GET", "/v1/nodes/n1", api.CodeNotImplemented, ""},
