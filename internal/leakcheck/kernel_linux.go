@@ -126,6 +126,9 @@ func ourProcess(dir string) (string, bool) {
 	if len(fields) < 20 {
 		return "", false
 	}
+	if fields[0] == "Z" && fields[1] == "1" {
+		return "", false // all that can be done about it is up to the machine's init
+	}
 	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
 	ours := slices.ContainsFunc(ourPrograms, func(name string) bool {
