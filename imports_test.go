@@ -19,6 +19,7 @@ var housePlan = [][]string{
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
+	{"cmd/dsec/rlcmd"},                                           // dsec rl
 	{"internal/doctor", "internal/devmode", "internal/bench"},
 	{"internal/apiserver"}, // faces
 	// The public RL packages; they reach sandboxes only through libdsec.
@@ -91,7 +92,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "golang.org/x/term"},
-		[]string{"cmd/dsec"},
+		[]string{"cmd/dsec/..."},
 		"how the command line looks is decided in one place",
 	},
 	{

@@ -74,7 +74,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
 	f.StringVar(&a.contextName, "context", "", "use this context instead of the current one")
 	root.SetFlagErrorFunc(usageError)
-	root.AddCommand(a.devCommand(), a.runCommand(), a.sandboxCommand(), a.imageCommand(), a.eventsCommand(), a.benchCommand(), a.doctorCommand(),
+	root.AddCommand(a.devCommand(), a.runCommand(), a.sandboxCommand(), a.imageCommand(), a.eventsCommand(), a.rlCommand(), a.benchCommand(), a.doctorCommand(),
 		a.configCommand(), a.versionCommand(), a.completionCommand())
 	return root
 }
