@@ -333,21 +333,6 @@ func (b *Backend) release() error {
 	return err
 }
 
-// ForgetImage gives up the share in an image that has another content by now, or none, so that the disk gets it back with
-// the last sandbox that was made from it.
-func (b *Backend) ForgetImage(name string) {
-	b.mu.Lock()
-	old := b.images[name]
-	delete(b.images, name)
-	b.mu.Unlock()
-	if old == nil {
-		return
-	}
-	if err := old.Close(); err != nil {
-		b.cfg.Logger.Warn("share in an image not given back", slog.String("image", name), slog.Any("err", err))
-	}
-}
-
 // image opens an image and keeps a share in it, so that its mount outlives the creation.
 func (b *Backend) image(ctx context.Context, name string) (*image.Image, error) {
 	im, err := b.cfg.Images.Open(ctx, name)

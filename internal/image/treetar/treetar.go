@@ -32,14 +32,21 @@ func Pack(dir string) *Reader {
 	r, w := io.Pipe()
 	p := &Reader{PipeReader: r}
 	p.wg.Go(func() {
-		pk := &packer{dir: dir, tar: tar.NewWriter(w), first: map[[2]uint64]string{}}
-		err := filepath.WalkDir(dir, pk.file)
-		if err == nil {
-			err = pk.tar.Close()
-		}
-		w.CloseWithError(err)
+		w.CloseWithError(pack(dir, w))
 	})
 	return p
+}
+
+func pack(dir string, w io.Writer) error {
+	dir, err := filepath.EvalSymlinks(dir) // the folder itself may be named by a link
+	if err != nil {
+		return err
+	}
+	p := &packer{dir: dir, tar: tar.NewWriter(w), first: map[[2]uint64]string{}}
+	if err := filepath.WalkDir(dir, p.file); err != nil {
+		return err
+	}
+	return p.tar.Close()
 }
 
 // Close ends the packing.
@@ -61,9 +68,6 @@ func (p *packer) file(path string, _ fs.DirEntry, err error) error {
 		return err
 	}
 	info, err := os.Lstat(path)
-	if err == nil && path == p.dir {
-		info, err = os.Stat(path) // the folder itself may be named by a link
-	}
 	if err != nil {
 		return err
 	}
