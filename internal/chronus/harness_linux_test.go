@@ -159,7 +159,7 @@ func (s *sandbox) connect() *aether.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last error
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if s.conn != nil {
 			select {
 			case <-s.conn.Done():
@@ -223,7 +223,7 @@ func (s *sandbox) killShard() {
 // eventually polls until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -291,7 +291,7 @@ func (c *call) step() bool {
 		return false
 	}
 	// No command of these tests is silent for so long.
-	ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
 	f, err := c.st.Recv(ctx)
 	if err != nil {

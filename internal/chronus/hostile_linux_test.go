@@ -50,7 +50,7 @@ func TestStopSprayHoldsNobodyElseUp(t *testing.T) {
 	victims.Wait()
 	st := good.stats()
 	t.Logf("%d commands beside the spray, the slowest %v; %d helpers stopped, %d collections", count, worst, st.Stopped, st.GCs)
-	if worst > 2*time.Second || count < 100 {
+	if worst > 2*time.Second || count < 20 {
 		t.Errorf("%d commands, the slowest %v", count, worst)
 	}
 	if st.GCs < 100 {

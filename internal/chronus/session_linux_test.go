@@ -108,7 +108,7 @@ func TestStuckCommandDoesNotBreakItsSession(t *testing.T) {
 			if got := s.in(one, `pwd; echo $A`); got != "/tmp\n1\n" {
 				t.Errorf("after the interruption: %q", got)
 			}
-			if d := time.Since(began); d > 2*time.Second {
+			if d := time.Since(began); d > 20*time.Second {
 				t.Errorf("took %v", d)
 			}
 			c.finish()

@@ -124,14 +124,14 @@ func (n *node) restart() {
 // until waits for a condition that something else brings about.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("waited in vain: %s", what)
 		}
 	}
 }

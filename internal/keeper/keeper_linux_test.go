@@ -289,7 +289,7 @@ func (f *fixture) start() Shard {
 
 func (f *fixture) eventually(what string, cond func() bool) {
 	f.Helper()
-	ctx, cancel := context.WithTimeoutCause(f.Context(), 10*time.Second, errors.New(what))
+	ctx, cancel := context.WithTimeoutCause(f.Context(), time.Minute, errors.New(what))
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

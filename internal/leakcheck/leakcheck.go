@@ -24,7 +24,7 @@ const cgroupPrefix = "dsec-"
 
 // settle is how long a test's leftovers may take to go: the kernel frees namespaces and mounts after the last process
 // has been reaped, in its own time.
-const settle = 5 * time.Second
+const settle = 30 * time.Second
 
 // Snapshot is what there is at one time. Each entry identifies one object for as long as it lives.
 type Snapshot struct {

@@ -22,18 +22,20 @@ func TestCase02InheritedOrNeverClosedStdinHangsTheCommand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := run(t, sb, time.Second, libdsec.Cmd{Shell: tc.script})
-			if string(r.Stdout) != tc.want || !exited(r.ExitStatus, 0) {
-				t.Errorf("%q = %q, %+v; want %q", tc.script, r.Stdout, r.ExitStatus, tc.want)
-			}
-			p, err := sb.Start(within(t, time.Second), libdsec.Cmd{Shell: tc.script}, libdsec.StartOptions{})
+			inTime(t, time.Second, func() {
+				r := run(t, sb, hang, libdsec.Cmd{Shell: tc.script})
+				if string(r.Stdout) != tc.want || !exited(r.ExitStatus, 0) {
+					t.Errorf("%q = %q, %+v; want %q", tc.script, r.Stdout, r.ExitStatus, tc.want)
+				}
+			})
+			p, err := sb.Start(within(t, hang), libdsec.Cmd{Shell: tc.script}, libdsec.StartOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if st, err := p.Wait(t.Context()); err != nil || !exited(st, 0) {
 				t.Errorf("started process: %+v %v", st, err)
 			}
-			if res := execREST(t, n, sb, api.ExecRequest{Shell: tc.script, TimeoutMS: new(int64(1000))}); res.Stdout != tc.want {
+			if res := execREST(t, n, sb, api.ExecRequest{Shell: tc.script, TimeoutMS: new(hang.Milliseconds())}); res.Stdout != tc.want {
 				t.Errorf("over HTTP: %q, %+v", res.Stdout, res.ExitStatus)
 			}
 		})

@@ -50,6 +50,23 @@ func run(t testing.TB, sb *libdsec.Sandbox, limit time.Duration, cmd libdsec.Cmd
 	return r
 }
 
+// inTime does f again until it takes less than the case allows: the machine may be busy, so the best time counts. What
+// else is wrong fails the test at once. It returns how often f was done.
+func inTime(t testing.TB, limit time.Duration, f func()) int {
+	t.Helper()
+	const tries = 8
+	fastest := time.Hour
+	for i := range tries {
+		began := time.Now()
+		f()
+		if fastest = min(fastest, time.Since(began)); fastest < limit {
+			return i + 1
+		}
+	}
+	t.Errorf("it took %v, want less than %v", fastest, limit)
+	return tries
+}
+
 // exited tells whether a command ended by itself with this code, and nothing else is said of it.
 func exited(st api.ExitStatus, code int) bool {
 	return st.ExitCode != nil && *st.ExitCode == code && st.Signal == "" && !st.TimedOut && !st.OOMKilled && !st.Cancelled && st.InfraError == ""

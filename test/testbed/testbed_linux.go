@@ -312,7 +312,7 @@ func (n *Node) LogTail() string {
 
 // nothingLeft asks the kernel for what is left of the instance.
 func (n *Node) nothingLeft() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	left, err := leakcheck.Wait(ctx, leakcheck.Snapshot{}, func() (leakcheck.Snapshot, error) {
 		s, err := leakcheck.Take()

@@ -118,7 +118,7 @@ func (h *host) logged(what string) bool {
 // close closes a backend as the end of its process would.
 func (h *host) close(t testing.TB, b *container.Backend) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := b.Close(ctx); err != nil {
 		t.Errorf("Close() = %v", err)
@@ -127,7 +127,7 @@ func (h *host) close(t testing.TB, b *container.Backend) {
 
 // left lists what is on disk for sandboxes. Removal goes on in the background for a moment.
 func (h *host) left() ([]string, error) {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		names, err := filepath.Glob(filepath.Join(h.data, "upper", "*"))
 		hidden, err2 := filepath.Glob(filepath.Join(h.data, "upper", ".*"))
