@@ -68,6 +68,14 @@ func TestCase23LongArguments(t *testing.T) {
 			}
 		})
 	}
+	t.Run("upload", func(t *testing.T) {
+		text := strings.Repeat("0123456789abcde\n", 1<<16) // 1 MiB
+		put(t, sb.Files(), "/up/load", text)
+		wantContent(t, sb.Files(), "/up/load", text)
+		if got := testbed.Output(t, sb, "wc -c < /up/load"); got != "1048576" {
+			t.Errorf("%s bytes", got)
+		}
+	})
 	if got := testbed.Output(t, sb, "echo goes on"); got != "goes on" {
 		t.Errorf("after all that: %q", got)
 	}

@@ -68,4 +68,17 @@ func TestCase26ImageWithoutAnyShell(t *testing.T) {
 	// A shell by name is a program like any other.
 	_, err = sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"/bin/sh", "-c", "true"}})
 	wantRefused(t, err, api.CodeCommandNotFound)
+	// The file API needs nothing of the image.
+	f := sb.Files()
+	put(t, f, "/data/deep/f", "content")
+	wantContent(t, f, "/data/deep/f", "content")
+	if got := names(t, f, "/data/deep"); got["f"].Size != int64(len("content")) {
+		t.Errorf("list: %v", got)
+	}
+	if err := f.RemoveAll(t.Context(), "/data"); err != nil {
+		t.Error(err)
+	}
+	if ok, err := f.Exists(t.Context(), "/data"); ok || err != nil {
+		t.Errorf("removed: %v, %v", ok, err)
+	}
 }
