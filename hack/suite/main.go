@@ -27,7 +27,7 @@ const (
 	// limit ends a run that hangs while there is still time to say which test it was.
 	limit = 40 * time.Minute
 	// settle is how long the kernel may take to free what the last test made.
-	settle = 10 * time.Second
+	settle = time.Minute
 )
 
 func main() {

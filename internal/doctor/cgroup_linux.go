@@ -19,7 +19,7 @@ const cgroupLimit = 10 * time.Second
 func withBox(ctx context.Context, trial func(context.Context, *cgroup.Driver, *cgroup.Box) (string, error)) (found string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cgroupLimit)
 	defer cancel()
-	instance := strings.ToLower(rand.Text()[:10])
+	instance := "doctor" + strings.ToLower(rand.Text()[:10])
 	defer func() { err = errors.Join(err, cgroup.RemoveAll(context.WithoutCancel(ctx), instance)) }()
 	d, err := cgroup.Open(instance)
 	if err != nil {
