@@ -19,7 +19,7 @@ var housePlan = [][]string{
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
-	{"cmd/dsec/rlcmd"},                                           // dsec rl
+	{"cmd/dsec/rlcmd", "cmd/dsec/show"},                          // dsec rl; what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench"},
 	{"internal/apiserver"}, // faces
 	// The public RL packages; they reach sandboxes only through libdsec.

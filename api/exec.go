@@ -2,7 +2,8 @@ package api
 
 import "time"
 
-// ExecRequest runs one command. Exactly one of Argv and Shell is given.
+// ExecRequest runs one command: Argv or Shell. With neither it is the image's ENTRYPOINT and CMD, else /bin/sh; in a
+// session one of the two must be given.
 type ExecRequest struct {
 	Argv           []string          `json:"argv,omitempty"`             // found on PATH as execvp does
 	Shell          string            `json:"shell,omitempty"`            // a script for the sandbox's /bin/sh

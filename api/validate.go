@@ -43,8 +43,6 @@ func (r *ExecRequest) Validate() error {
 
 func (r *ExecRequest) validateCommand() error {
 	switch {
-	case r.Argv == nil && r.Shell == "":
-		return FieldError(CodeInvalid, "argv", "give argv or shell", "there is no command")
 	case r.Argv != nil && r.Shell != "":
 		return FieldError(CodeInvalid, "argv", "give argv or shell", "argv and shell are both given")
 	case r.Argv != nil && len(r.Argv) == 0:

@@ -15,7 +15,7 @@ func TestExecRequestValidate(t *testing.T) {
 		"ok-argv":        {ExecRequest{Argv: cmd}, "", ""},
 		"ok-shell":       {ExecRequest{Shell: "true"}, "", ""},
 		"long-shell":     {ExecRequest{Shell: strings.Repeat("x", 1<<20)}, "", ""},
-		"no-command":     {ExecRequest{}, "argv", CodeInvalid},
+		"image-command":  {ExecRequest{}, "", ""},
 		"both":           {ExecRequest{Argv: cmd, Shell: "x"}, "argv", CodeInvalid},
 		"empty-argv":     {ExecRequest{Argv: []string{}}, "argv", CodeInvalid},
 		"nul-argv":       {ExecRequest{Argv: []string{"a", "b\x00"}}, "argv[1]", CodeInvalid},
@@ -51,7 +51,7 @@ func TestStartRequestValidate(t *testing.T) {
 		"no-rows":  {StartRequest{ExecRequest: base, TTY: &Size{Cols: 1}}, "tty.rows", CodeInvalid},
 		"no-cols":  {StartRequest{ExecRequest: base, TTY: &Size{Rows: 1}}, "tty.cols", CodeInvalid},
 		"long-tag": {StartRequest{ExecRequest: base, Tag: strings.Repeat("x", 257)}, "tag", CodeInvalid},
-		"command":  {StartRequest{}, "argv", CodeInvalid},
+		"command":  {StartRequest{ExecRequest: ExecRequest{Argv: []string{}}}, "argv", CodeInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check(t, tc.req.Validate(), tc.field, tc.code)

@@ -183,7 +183,7 @@ func TestResolve(t *testing.T) {
 		want libdsec.Settings
 	}{
 		"current":           {nil, libdsec.Settings{Endpoint: "http://named", Token: "tn"}},
-		"file":              {map[string]string{"DSEC_CONTEXT": file}, libdsec.Settings{Endpoint: "http://file", Token: "tf"}},
+		"file":              {map[string]string{"DSEC_CONTEXT": file}, libdsec.Settings{Endpoint: "http://file", Token: "tf", File: file}},
 		"environment":       {map[string]string{"DSEC_CONTEXT": file, "DSEC_ENDPOINT": "http://env", "DSEC_TOKEN": "te"}, libdsec.Settings{Endpoint: "http://env", Token: "te"}},
 		"token-only":        {map[string]string{"DSEC_TOKEN": "te"}, libdsec.Settings{Endpoint: "http://named", Token: "te"}},
 		"same-endpoint":     {map[string]string{"DSEC_ENDPOINT": "http://named/"}, libdsec.Settings{Endpoint: "http://named/", Token: "tn"}},

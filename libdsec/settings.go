@@ -60,7 +60,11 @@ func Resolve(getenv func(string) string, store Contexts) (Settings, error) {
 
 func contextSettings(file string, store Contexts) (Settings, error) {
 	if file != "" {
-		return ReadContextFile(file)
+		s, err := ReadContextFile(file)
+		if err != nil {
+			err = api.FieldError(api.CodeInvalid, EnvContext, "name the context.json in the data folder of a `dsec dev`, or unset it", "%v", err)
+		}
+		return s, err
 	}
 	name, err := store.Current()
 	if err != nil {

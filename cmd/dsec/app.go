@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -23,8 +20,7 @@ type app struct {
 	stdout  io.Writer
 	stderr  io.Writer
 	signals *signalRouter
-	status  int  // what a command that ran to its end exits with
-	dashed  bool // the arguments have a "--", see withCommand
+	status  int // what a command that ran to its end exits with
 
 	endpoint, token, contextName string
 }
@@ -33,12 +29,12 @@ type app struct {
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr, dashed: slices.Contains(args, "--")}
+	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
 	a.signals = newSignalRouter(func(s os.Signal) { cancel(&interruptedError{s}) })
 	defer a.signals.close()
 
 	root := a.root() //nolint:contextcheck // commands get ctx from ExecuteContext
-	root.SetArgs(args)
+	root.SetArgs(withDash(root, args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -62,41 +58,23 @@ func (a *app) root() *cobra.Command {
 			"context file that DSEC_CONTEXT names, and the current context (see `dsec config`).\n\n" +
 			"Exit codes: 0; a command's own for run and exec; 124 timed out; 125 DSec failed; 126 not executable;\n" +
 			"127 not found; 128+n ended by signal n; 130 interrupted.",
-		Example:           "  dsec dev                               # a whole DSec on this machine\n  dsec run busybox -- echo hello         # in another terminal\n  dsec run -it debian                    # a shell",
+		Example:           "  dsec dev                               # a whole DSec on this machine\n  dsec run busybox -- echo hello         # in another terminal\n  dsec run -it busybox                   # a shell",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		Args:              cobra.NoArgs,
-		RunE:              help,
+		Version:           version(),
+		Args:              subcommand,
+		RunE:              group,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.endpoint, "endpoint", "", "address of the API server (http://HOST:PORT)")
 	f.StringVar(&a.token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
 	f.StringVar(&a.contextName, "context", "", "use this context instead of the current one")
+	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(usageError)
 	root.AddCommand(a.devCommand(), a.runCommand(), a.sandboxCommand(), a.imageCommand(), a.eventsCommand(), a.rlCommand(), a.benchCommand(), a.doctorCommand(),
 		a.configCommand(), a.versionCommand(), a.completionCommand())
 	return root
-}
-
-// help is what a command that only groups others does.
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-
-// exactly is cobra.ExactArgs with a message that says what is missing.
-func exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return usageError(cmd, fmt.Errorf("%s is missing", names[len(args)]))
-		case len(args) > len(names):
-			return usageError(cmd, fmt.Errorf("unexpected argument %q", args[len(names)]))
-		}
-		return nil
-	}
-}
-
-func usageError(cmd *cobra.Command, err error) error {
-	return api.FieldError(api.CodeInvalid, "", "see `"+cmd.CommandPath()+" --help`", "%v", err)
 }
 
 // getenv reads the environment that run was given.

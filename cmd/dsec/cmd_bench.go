@@ -31,8 +31,8 @@ func (a *app) benchCommand() *cobra.Command {
 			"same run, block by block in turns. Failures and progress go to stderr, the figures to stdout; the exit code is 1\n" +
 			"when anything failed. Needs root on Linux, and the images of `make setup`.",
 		Example: "  dsec bench create --quick\n  dsec bench exec --json --peers crun --out /tmp/bench",
-		Args:    exactly(),
-		RunE:    help,
+		Args:    subcommand,
+		RunE:    group,
 	}
 	cmd.AddCommand(
 		a.oneBench("create", "Measure lives: create, first command, stop", "  dsec bench create --concurrency 1,8 --peers crun,runc,bwrap"),

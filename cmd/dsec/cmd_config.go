@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -25,8 +26,8 @@ func (a *app) configCommand() *cobra.Command {
 		Long: "A context is a server's address and a token. Settings come from, in this order: --endpoint and --token;\n" +
 			"DSEC_ENDPOINT and DSEC_TOKEN; the file that DSEC_CONTEXT names; the current context.",
 		Example: "  dsec config show\n  dsec config contexts\n  dsec config use ./data/context.json",
-		Args:    cobra.NoArgs,
-		RunE:    help,
+		Args:    subcommand,
+		RunE:    group,
 	}
 	cmd.AddCommand(a.configShowCommand(), a.contextsCommand(), a.useCommand())
 	return cmd
@@ -58,7 +59,7 @@ func (a *app) configShowCommand() *cobra.Command {
 			}
 			switch format {
 			case formatName:
-				return a.write([]byte(printable(s.Endpoint) + "\n"))
+				return a.write([]byte(show.Line(s.Endpoint) + "\n"))
 			case formatTable:
 				return a.table(func(w io.Writer) {
 					row(w, "Endpoint:", shown.Endpoint)

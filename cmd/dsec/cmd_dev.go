@@ -10,9 +10,11 @@ import (
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/devmode"
+	"github.com/dsec-io/dsec/internal/edge"
 )
 
 // devFlags are dsec dev's.
@@ -27,6 +29,7 @@ type devFlags struct {
 	pool      int
 	logLevel  string
 	logFormat string
+	capacity  edge.Capacity
 }
 
 func (a *app) devCommand() *cobra.Command {
@@ -37,9 +40,12 @@ func (a *app) devCommand() *cobra.Command {
 		Long: "Runs the API server and an edge in one process, and prints `ready http://…` when it answers. It writes its\n" +
 			"address and token to context.json in the data folder, and makes that the current context if there's none or its\n" +
 			"server is dead. At the end (Ctrl-C) it stops its sandboxes, unless --keep. After a crash sandboxes go on, and the\n" +
-			"next start with the same data folder finds them again.\n\nNeeds root on Linux; `dsec doctor` tells whether this machine will do.",
-		Example: "  dsec dev\n  dsec dev --data /srv/dsec --listen 127.0.0.1:0 --no-context\n  dsec dev --keep      # sandboxes stay at the end",
-		Args:    exactly(),
+			"next start with the same data folder finds them again.\n\nSandboxes may be promised more than the machine has, since most of them wait most of the time: --memory-ratio,\n" +
+			"--cpu-ratio, --pid-ratio and --max-sandboxes say how much; --memory-reserve stays free whatever was promised. Beyond\n" +
+			"that a create is refused with no_capacity.\n\nNeeds root on Linux; `dsec doctor` tells whether this machine will do.",
+		Example: "  dsec dev\n  dsec dev --data /srv/dsec --listen 127.0.0.1:0 --no-context\n  dsec dev --keep      # sandboxes stay at the end\n" +
+			"  dsec dev --memory-ratio 1 --memory-reserve 4g        # promise no more memory than there is",
+		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger, err := a.logger(f.logLevel, f.logFormat)
 			if err != nil {
@@ -49,16 +55,31 @@ func (a *app) devCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.data, "data", a.defaultDataDir(), "data folder; made if missing, used by one dsec dev at a time")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:7080", "address to listen on; port 0 picks one")
+	fs.StringVar(&f.data, "data", a.defaultDataDir(), "data `FOLDER`; made if missing, used by one dsec dev at a time")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:7080", "`ADDRESS` to listen on; port 0 picks one")
 	fs.BoolVar(&f.keep, "keep", false, "leave the sandboxes running at the end")
 	fs.BoolVar(&f.noContext, "no-context", false, "never make this server the current context")
-	fs.StringArrayVar(&f.hosts, "host", nil, "further host name to answer to (repeatable)")
-	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
-	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide file of id ranges (default /run/dsec/idranges.json)")
-	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "user namespaces and roots kept ready per shard; 0: none")
+	fs.StringArrayVar(&f.hosts, "host", nil, "further host `NAME` to answer to (repeatable)")
+	fs.StringVar(&f.images, "images", "", "`FOLDER` of the machine-wide image store (default /var/lib/dsec/images)")
+	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide `FILE` of id ranges (default /run/dsec/idranges.json)")
+	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard; 0: none")
+	addCapacityFlags(fs, &f.capacity)
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
 	return cmd
+}
+
+// addCapacityFlags adds what is promised to sandboxes in all.
+func addCapacityFlags(fs *pflag.FlagSet, k *edge.Capacity) {
+	ratio := func(into *float64) pflag.Value {
+		return &optional[float64]{parse: parseRatio, kind: "times", then: func(v float64) { *into = v }}
+	}
+	fs.Var(&optional[int64]{parse: parseCount, kind: "number", then: func(n int64) { k.Sandboxes = int(n) }},
+		"max-sandboxes", "how many sandboxes may live at a time (default 10000)")
+	fs.Var(ratio(&k.MemoryRatio), "memory-ratio", "what memory limits may add up to: times the machine's memory (default 25)")
+	fs.Var(ratio(&k.CPURatio), "cpu-ratio", "what CPU limits may add up to: times the machine's cores (default 1000)")
+	fs.Var(ratio(&k.PIDRatio), "pid-ratio", "what process limits may add up to: times kernel.pid_max (default 20)")
+	fs.Var(&optional[int64]{parse: parseMemory, kind: "size", then: func(mb int64) { k.ReserveMB = mb }},
+		"memory-reserve", "refuse creates while less memory is available (512m, 2g; default 5 %, at least 256m)")
 }
 
 func addLogFlags(cmd *cobra.Command, level, format *string) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/libdsec"
@@ -28,10 +29,15 @@ type execFlags struct {
 
 func (f *execFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
+	fs.Var((*seconds)(&f.timeout), "timeout", "kill the command after this time (30s, 5m); exit code 124")
+	f.addStreams(fs)
+}
+
+// addStreams adds what also holds for a command that runs already.
+func (f *execFlags) addStreams(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.stdin, "interactive", "i", false, "connect stdin")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give it a terminal (default: when stdin and stdout are one)")
-	fs.Var((*seconds)(&f.timeout), "timeout", "kill the command after this time (30s, 5m); exit code 124")
-	fs.StringVar(&f.detachKeys, "detach-keys", "", "keys that let go of a command at a terminal, such as ctrl-p,ctrl-q")
+	fs.StringVar(&f.detachKeys, "detach-keys", "", "`KEYS` that let go of a command at a terminal, such as ctrl-p,ctrl-q")
 	f.changed = fs.Changed
 }
 
@@ -52,36 +58,14 @@ func (f *execFlags) resolve(a *app) error {
 	return nil
 }
 
-// withCommand checks "NAME [-- CMD...]". With a "--" among the arguments, flags may stand anywhere before it; without
-// one, everything after NAME is the command, flags of its own included.
-func withCommand(name string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		dash := cmd.ArgsLenAtDash()
-		switch {
-		case len(args) == 0 || dash == 0:
-			return usageError(cmd, fmt.Errorf("%s is missing", name))
-		case dash > 1:
-			return usageError(cmd, fmt.Errorf("unexpected argument %q before --", args[1]))
-		}
-		return nil
-	}
-}
-
-// commandOf is the command after NAME.
-func commandOf(args []string) []string {
-	if len(args) == 1 {
-		return nil
-	}
-	return args[1:]
-}
-
 func (a *app) execCommand() *cobra.Command {
 	var ex execFlags
 	var env envFlags
 	var user, workdir, session string
 	cmd := &cobra.Command{
-		Use:   "exec [flags] SANDBOX -- CMD...",
-		Short: "Run a command in a sandbox",
+		Use:         "exec [flags] SANDBOX [--] CMD...",
+		Annotations: map[string]string{takesCommand: "yes"},
+		Short:       "Run a command in a sandbox",
 		Long: "Runs a command in a sandbox and prints what it prints. At a terminal the command gets a terminal too; otherwise\n" +
 			"its input is empty unless -i is given. The exit code is the command's.",
 		Example: "  dsec sandbox exec SANDBOX -- ls -l /\n" +
@@ -114,10 +98,9 @@ func (a *app) execCommand() *cobra.Command {
 	}
 	ex.add(cmd)
 	env.add(cmd.Flags())
-	cmd.Flags().StringVarP(&user, "user", "u", "", "user to run as (default: the sandbox's)")
-	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory (default: the sandbox's)")
-	cmd.Flags().StringVar(&session, "session", "", "run in this shell session")
-	cmd.Flags().SetInterspersed(a.dashed)
+	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` to run as (default: the sandbox's)")
+	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory `DIR` (default: the sandbox's)")
+	cmd.Flags().StringVar(&session, "session", "", "run in this shell session, `ID`")
 	return cmd
 }
 
@@ -145,8 +128,8 @@ func (a *app) shellCommand() *cobra.Command {
 		},
 	}
 	ex.add(cmd)
-	cmd.Flags().StringVarP(&user, "user", "u", "", "user to run as (default: the sandbox's)")
-	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory (default: the sandbox's)")
+	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` to run as (default: the sandbox's)")
+	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory `DIR` (default: the sandbox's)")
 	return cmd
 }
 

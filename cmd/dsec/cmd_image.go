@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/internal/image/treetar"
 	"github.com/dsec-io/dsec/libdsec"
 )
@@ -22,8 +23,8 @@ func (a *app) imageCommand() *cobra.Command {
 		Aliases: []string{"img"},
 		Short:   "Import, list and remove the images that sandboxes start from",
 		Example: "  dsec image import mine ./rootfs\n  docker save alpine | dsec image import alpine -\n  dsec image ls",
-		Args:    cobra.NoArgs,
-		RunE:    help,
+		Args:    subcommand,
+		RunE:    group,
 	}
 	cmd.AddCommand(a.imageImportCommand(), a.imageListCommand(), a.imageInspectCommand(), a.imageRemoveCommand(), a.imageGCCommand(),
 		a.imageExportCommand())
@@ -101,20 +102,20 @@ func (a *app) openImport(path string) (io.ReadCloser, int64, error) {
 }
 
 // importProgress shows how far an import is, on a terminal. clean removes what it has shown.
-func (a *app) importProgress(name string, size int64) (show func(api.ImageEvent), clean func()) {
+func (a *app) importProgress(name string, size int64) (told func(api.ImageEvent), clean func()) {
 	if _, tty := terminal(a.stderr); !tty {
 		return nil, func() {}
 	}
-	show = func(ev api.ImageEvent) {
+	told = func(ev api.ImageEvent) {
 		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, sizeText(ev.Bytes))
 		if ev.Phase == "reading" && size > 0 {
 			done := min(ev.Bytes, size)
 			bar := strings.Repeat("#", int(20*done/size))
 			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/size, sizeText(size))
 		}
-		fmt.Fprintf(a.stderr, "\r%s, %d files\x1b[K", printable(text), ev.Files)
+		fmt.Fprintf(a.stderr, "\r%s, %d files\x1b[K", show.Line(text), ev.Files)
 	}
-	return show, func() { fmt.Fprint(a.stderr, "\r\x1b[K") }
+	return told, func() { fmt.Fprint(a.stderr, "\r\x1b[K") }
 }
 
 func (a *app) imageListCommand() *cobra.Command {
@@ -182,7 +183,7 @@ func (a *app) imageRemoveCommand() *cobra.Command {
 				for _, name := range args {
 					switch _, err := c.Images().Remove(cmd.Context(), name, o); {
 					case err == nil:
-						fmt.Fprintln(a.stdout, printable(name))
+						fmt.Fprintln(a.stdout, show.Line(name))
 					case len(args) == 1:
 						return err
 					default:
@@ -218,7 +219,7 @@ func (a *app) imageGCCommand() *cobra.Command {
 					return a.document(format, done)
 				}
 				for _, name := range done.Removed {
-					fmt.Fprintln(a.stdout, printable(name))
+					fmt.Fprintln(a.stdout, show.Line(name))
 				}
 				if format == formatTable {
 					fmt.Fprintf(a.stderr, "%s given back\n", sizeText(done.FreedBytes))
@@ -290,7 +291,7 @@ func (a *app) images(format string, list []api.Image) error {
 	switch format {
 	case formatName:
 		for i := range list {
-			fmt.Fprintln(a.stdout, printable(list[i].Name))
+			fmt.Fprintln(a.stdout, show.Line(list[i].Name))
 		}
 		return nil
 	case formatTable:
@@ -382,7 +383,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]cob
 		list, err := c.Images().List(ctx)
 		for i := range list {
 			if im := &list[i]; !slices.Contains(args, im.Name) {
-				names = append(names, cobra.CompletionWithDesc(printable(im.Name), sizeText(im.SizeBytes)))
+				names = append(names, cobra.CompletionWithDesc(show.Line(im.Name), sizeText(im.SizeBytes)))
 			}
 		}
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -10,16 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/internal/doctor"
 )
 
 // jsonLine prints a value as one line.
 func (a *app) jsonLine(v any) error {
-	b, err := json.Marshal(v)
+	b, err := show.JSON(v, "")
 	if err != nil {
-		return fmt.Errorf("print: %w", err)
+		return err
 	}
-	return a.write(append(escapeJSON(b), '\n'))
+	return a.write(append(b, '\n'))
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -78,6 +78,10 @@ func version() string {
 	return "(devel)"
 }
 
+func versionLine() string {
+	return fmt.Sprintf("dsec %s %s/%s %s\n", version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -85,7 +89,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Example: "  dsec version",
 		Args:    exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			return a.write(fmt.Appendf(nil, "dsec %s %s/%s %s\n", version(), runtime.GOOS, runtime.GOARCH, runtime.Version()))
+			return a.write([]byte(versionLine()))
 		},
 	}
 }

@@ -17,18 +17,20 @@ const stopLimit = 30 * time.Second
 func (a *app) runCommand() *cobra.Command {
 	var spec specFlags
 	var ex execFlags
-	var keep bool
+	var keep, rm bool
 	cmd := &cobra.Command{
-		Use:   "run [flags] IMAGE [-- CMD...]",
-		Short: "Make a sandbox, run a command in it, stop it",
+		Use:         "run [flags] IMAGE [-- CMD...]",
+		Annotations: map[string]string{takesCommand: "yes"},
+		Short:       "Make a sandbox, run a command in it, stop it",
 		Long: "Makes a sandbox from an image, runs a command in it, prints what the command prints, and stops the sandbox.\n" +
 			"Without a command it runs what the image says (ENTRYPOINT and CMD), else a shell.\n\n" +
 			"At a terminal the command gets a terminal too. Otherwise its input is empty unless -i is given. Ctrl-C and the\n" +
-			"like go to the command. The exit code is the command's.",
+			"like go to the command. The exit code is the command's. The -- may be left away: what comes after IMAGE and its\n" +
+			"flags is the command.",
 		Example: "  dsec run busybox -- echo hello\n" +
-			"  dsec run -it debian                                  # a shell\n" +
+			"  dsec run -it busybox                                 # a shell\n" +
 			"  tar c . | dsec run -i busybox -- tar t               # pipe into it\n" +
-			"  dsec run -m 2g --cpu 2 -e KEY=value debian -- make   # limits and environment\n" +
+			"  dsec run -m 2g --cpu 2 -e KEY=value busybox -- env   # limits and environment\n" +
 			"  dsec run --timeout 30s busybox -- sleep 100          # exits with 124",
 		Args:              withCommand("IMAGE"),
 		ValidArgsFunction: a.completeImage,
@@ -38,15 +40,14 @@ func (a *app) runCommand() *cobra.Command {
 				return err
 			}
 			return a.withClient(func(c *libdsec.Client) error {
-				return a.runInNew(cmd.Context(), c, want, runPlan{ex: &ex, argv: commandOf(args), keep: keep})
+				return a.runInNew(cmd.Context(), c, want, runPlan{ex: &ex, argv: commandOf(args), keep: keep || !rm})
 			})
 		},
 	}
 	spec.add(cmd)
 	ex.add(cmd)
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running")
-	cmd.Flags().Bool("rm", true, "stop the sandbox at the end (always so, unless --keep)")
-	cmd.Flags().SetInterspersed(a.dashed)
+	cmd.Flags().BoolVar(&rm, "rm", true, "stop the sandbox at the end; --rm=false is --keep")
 	return cmd
 }
 

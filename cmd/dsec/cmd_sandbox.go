@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -23,11 +23,11 @@ func (a *app) sandboxCommand() *cobra.Command {
 		Aliases: []string{"sb"},
 		Short:   "Make, use and stop sandboxes",
 		Example: "  dsec sandbox create busybox\n  dsec sandbox ls -o name\n  dsec sb shell SANDBOX",
-		Args:    cobra.NoArgs,
-		RunE:    help,
+		Args:    subcommand,
+		RunE:    group,
 	}
 	cmd.AddCommand(a.createCommand(), a.listCommand(), a.getCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
-		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.sandboxEventsCommand())
+		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand())
 	return cmd
 }
 
@@ -35,12 +35,13 @@ func (a *app) createCommand() *cobra.Command {
 	var spec specFlags
 	var format string
 	cmd := &cobra.Command{
-		Use:   "create [flags] IMAGE [-- CMD...]",
-		Short: "Make a sandbox and print its id",
+		Use:         "create [flags] IMAGE [-- CMD...]",
+		Annotations: map[string]string{takesCommand: "yes"},
+		Short:       "Make a sandbox and print its id",
 		Long: "Makes a sandbox and prints its id when it answers commands. It lives until it's stopped. CMD is a start process\n" +
 			"that runs in it from the beginning; its output is the sandbox's log.",
 		Example: "  dsec sandbox create busybox\n" +
-			"  ID=$(dsec sandbox create -m 1g -l team=rl debian)\n" +
+			"  ID=$(dsec sandbox create -m 1g -l team=rl busybox)\n" +
 			"  dsec sandbox create busybox -- httpd -f -p 8080",
 		Args:              withCommand("IMAGE"),
 		ValidArgsFunction: a.completeImage,
@@ -67,7 +68,6 @@ func (a *app) createCommand() *cobra.Command {
 	}
 	spec.add(cmd)
 	outputFlag(cmd, &format)
-	cmd.Flags().SetInterspersed(a.dashed)
 	return cmd
 }
 
@@ -75,6 +75,7 @@ func (a *app) listCommand() *cobra.Command {
 	var format, state string
 	var labels []string
 	var all bool
+	states := []string{"creating", "running", "stopping", "stopped", "failed"}
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -100,8 +101,9 @@ func (a *app) listCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
-	cmd.Flags().StringVar(&state, "state", "", "only those in this state (running, stopped, failed…)")
-	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable)")
+	cmd.Flags().StringVar(&state, "state", "", "only those in this `STATE` ("+strings.Join(states, ", ")+")")
+	complete(cmd, "state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with this label `KEY=VALUE` (repeatable)")
 	outputFlag(cmd, &format)
 	return cmd
 }
@@ -120,7 +122,7 @@ func collect(ctx context.Context, c *libdsec.Client, o libdsec.ListOptions) ([]a
 func (a *app) getCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:               "get SANDBOX",
+		Use:               "get [flags] SANDBOX",
 		Short:             "Show a sandbox: its state and the spec in force",
 		Example:           "  dsec sandbox get SANDBOX\n  dsec sandbox get -o json SANDBOX",
 		Args:              exactly("SANDBOX"),
@@ -142,7 +144,7 @@ func (a *app) getCommand() *cobra.Command {
 func (a *app) stopCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:     "stop SANDBOX...",
+		Use:     "stop [flags] SANDBOX...",
 		Aliases: []string{"rm"},
 		Short:   "Stop sandboxes with everything in them",
 		Long:    "Stops sandboxes with everything in them and prints their ids. Stopping one that has ended is no error.",
@@ -187,7 +189,7 @@ func (a *app) stopAll(ctx context.Context, c *libdsec.Client, ids []string) erro
 			}
 			return err
 		}
-		fmt.Fprintln(a.stdout, printable(id))
+		fmt.Fprintln(a.stdout, show.Line(id))
 	}
 	return failed
 }
@@ -243,9 +245,9 @@ func (a *app) setCommand() *cobra.Command {
 	}
 	res.add(cmd.Flags())
 	env.add(cmd.Flags())
-	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label KEY=VALUE (repeatable)")
-	cmd.Flags().StringArrayVar(&unsetEnv, "unset-env", nil, "variable to remove (repeatable)")
-	cmd.Flags().StringArrayVar(&unsetLabels, "unset-label", nil, "label to remove (repeatable)")
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
+	cmd.Flags().StringArrayVar(&unsetEnv, "unset-env", nil, "variable `KEY` to remove (repeatable)")
+	cmd.Flags().StringArrayVar(&unsetLabels, "unset-label", nil, "label `KEY` to remove (repeatable)")
 	outputFlag(cmd, &format)
 	return cmd
 }
@@ -267,7 +269,7 @@ func edited(old, set map[string]string, unset []string) *map[string]string {
 func (a *app) statsCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:               "stats SANDBOX",
+		Use:               "stats [flags] SANDBOX",
 		Short:             "Show what a sandbox uses now",
 		Example:           "  dsec sandbox stats SANDBOX\n  dsec sandbox stats -o json SANDBOX",
 		Args:              exactly("SANDBOX"),
@@ -284,7 +286,7 @@ func (a *app) statsCommand() *cobra.Command {
 				case formatTable:
 					return a.table(func(w io.Writer) {
 						for _, k := range slices.Sorted(maps.Keys(m)) {
-							row(w, k+":", jsonText(m[k]))
+							row(w, k+":", statText(k, m[k]))
 						}
 					})
 				}
@@ -296,9 +298,29 @@ func (a *app) statsCommand() *cobra.Command {
 	return cmd
 }
 
+// statText prints a figure with the unit that its name says; limits one by one.
+func statText(name string, v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, k+"="+jsonText(v[k]))
+		}
+		return strings.Join(parts, " ")
+	case float64:
+		switch {
+		case strings.HasSuffix(name, "_bytes"):
+			return fmt.Sprintf("%.0f (%.1f MiB)", v, v/(1<<20))
+		case strings.HasSuffix(name, "_ns"):
+			return fmt.Sprintf("%.0f (%s)", v, time.Duration(v).Round(time.Microsecond))
+		}
+	}
+	return jsonText(v)
+}
+
 // jsonText prints one value of a JSON document; a number as it was written.
 func jsonText(v any) string {
-	b, err := json.Marshal(v)
+	b, err := show.JSON(v, "")
 	if err != nil {
 		return err.Error()
 	}
@@ -333,7 +355,7 @@ func (a *app) logsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes")
-	cmd.Flags().Int64Var(&since, "since", 0, "begin at this byte")
+	cmd.Flags().Int64Var(&since, "since", 0, "begin at this `BYTE`")
 	return cmd
 }
 
@@ -357,7 +379,7 @@ func (a *app) attachCommand() *cobra.Command {
 			})
 		},
 	}
-	ex.add(cmd)
+	ex.addStreams(cmd.Flags())
 	return cmd
 }
 
@@ -426,7 +448,7 @@ func (a *app) completeSandboxes(cmd *cobra.Command, args []string, _ string) ([]
 		list, err := collect(ctx, c, libdsec.ListOptions{})
 		for i := range list {
 			if sb := &list[i]; !sb.State.Ended() && !slices.Contains(args, sb.ID) {
-				ids = append(ids, cobra.CompletionWithDesc(printable(sb.ID), printable(sb.Spec.Image+" "+string(sb.State))))
+				ids = append(ids, cobra.CompletionWithDesc(show.Line(sb.ID), show.Line(sb.Spec.Image+" "+string(sb.State))))
 			}
 		}
 		return err

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 )
 
 // Exit codes of dsec itself. They are a contract with scripts.
@@ -81,9 +82,9 @@ func (a *app) report(err error) {
 	if _, quiet := errors.AsType[*statusError](err); quiet || errors.Is(err, errDetached) {
 		return
 	}
-	fmt.Fprintf(a.stderr, "dsec: %s\n", printable(strings.TrimSpace(err.Error())))
+	fmt.Fprintf(a.stderr, "dsec: %s\n", show.Line(strings.TrimSpace(err.Error())))
 	if hint := hintOf(err); hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", printable(hint))
+		fmt.Fprintf(a.stderr, "hint: %s\n", show.Line(hint))
 	}
 }
 
@@ -98,6 +99,8 @@ func hintOf(err error) string {
 		return "check DSEC_TOKEN, or choose a context with `dsec config use`"
 	case e.Code == api.CodeNotFound:
 		return "`dsec sandbox ls` lists the sandboxes"
+	case e.Code == api.CodeCommandNotExecutable:
+		return "`chmod +x` it, or name its interpreter: sh FILE, python3 FILE"
 	case e.Code == api.CodeCommandNotFound:
 		return "is it in the image, and on its PATH?"
 	case e.RetryMS > 0:

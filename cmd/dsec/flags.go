@@ -31,11 +31,11 @@ func (f *specFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.resourceFlags.add(fs)
 	f.envFlags.add(fs)
-	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE (repeatable)")
-	fs.StringVarP(&f.user, "user", "u", "", "user to run as: name, uid, name:group or uid:gid (default: the image's)")
-	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory, made if missing (default: the image's)")
-	fs.StringVar(&f.hostname, "hostname", "", "host name inside")
-	fs.StringVar(&f.job, "job", "", "training job that the sandbox belongs to")
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
+	fs.StringVarP(&f.user, "user", "u", "", "`USER` to run as: name, uid, name:group or uid:gid (default: the image's)")
+	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory `DIR`, made if missing (default: the image's)")
+	fs.StringVar(&f.hostname, "hostname", "", "host `NAME` inside")
+	fs.StringVar(&f.job, "job", "", "training `JOB` that the sandbox belongs to")
 	fs.Var((*seconds)(&f.maxLife), "max-life", "stop the sandbox after this time (90s, 2h)")
 }
 
@@ -90,8 +90,8 @@ type envFlags struct {
 }
 
 func (f *envFlags) add(fs *pflag.FlagSet) {
-	fs.StringArrayVarP(&f.vars, "env", "e", nil, "variable KEY=VALUE, or KEY alone to take it from here (repeatable)")
-	fs.StringArrayVar(&f.files, "env-file", nil, "file of variables, one KEY=VALUE a line (repeatable)")
+	fs.StringArrayVarP(&f.vars, "env", "e", nil, "variable `KEY=VALUE`, or KEY alone to take it from here (repeatable)")
+	fs.StringArrayVar(&f.files, "env-file", nil, "`FILE` of variables, one KEY=VALUE a line (repeatable)")
 }
 
 func (f *envFlags) env(lookup func(string) (string, bool)) (map[string]string, error) {
@@ -173,6 +173,7 @@ type optional[T any] struct {
 	text  string
 	kind  string
 	parse func(string) (T, error)
+	then  func(T) // what is done with it, if anything
 }
 
 func (o *optional[T]) String() string { return o.text }
@@ -183,6 +184,9 @@ func (o *optional[T]) Set(s string) error {
 		return err
 	}
 	o.value, o.text = &v, s
+	if o.then != nil {
+		o.then(v)
+	}
 	return nil
 }
 
@@ -190,6 +194,14 @@ func parseCPU(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
 		return 0, fmt.Errorf("%q isn't a number of cores above 0", s)
+	}
+	return v, nil
+}
+
+func parseRatio(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(v) || v <= 0 || v > 1e6 {
+		return 0, fmt.Errorf("%q isn't a number above 0", s)
 	}
 	return v, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -113,7 +114,7 @@ func (t *terminalSession) serve(ctx context.Context) error {
 	t.raw.restore()
 	if left := t.left.Load(); left != nil {
 		if errors.Is(*left, errDetached) {
-			fmt.Fprintf(t.app.stderr, "\r\ndetached: process %s goes on\n", printable(t.process.ID()))
+			fmt.Fprintf(t.app.stderr, "\r\ndetached: process %s goes on\n", show.Line(t.process.ID()))
 		}
 		return *left
 	}

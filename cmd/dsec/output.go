@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 )
 
 // Output formats.
@@ -48,17 +48,17 @@ func complete(cmd *cobra.Command, flag string, fn cobra.CompletionFunc) {
 
 // document prints a value as JSON or YAML with the names of the REST interface.
 func (a *app) document(format string, v any) error {
-	doc, err := json.MarshalIndent(v, "", "  ")
+	doc, err := show.JSON(v, "  ")
 	if err != nil {
-		return fmt.Errorf("print: %w", err)
+		return err
 	}
 	if format == formatYAML {
-		if doc, err = yamlOf(doc); err != nil {
+		if doc, err = show.YAML(doc); err != nil {
 			return err
 		}
 		return a.write(doc)
 	}
-	return a.write(append(escapeJSON(doc), '\n'))
+	return a.write(append(doc, '\n'))
 }
 
 func (a *app) write(b []byte) error {
@@ -130,7 +130,7 @@ func (a *app) sandbox(format string, sb api.Sandbox) error {
 func (a *app) names(list []api.Sandbox) error {
 	var b strings.Builder
 	for i := range list {
-		b.WriteString(printable(list[i].ID) + "\n")
+		b.WriteString(show.Line(list[i].ID) + "\n")
 	}
 	return a.write([]byte(b.String()))
 }
@@ -147,7 +147,7 @@ func (a *app) table(fill func(io.Writer)) error {
 // row writes cells that came from outside.
 func row(w io.Writer, cells ...string) {
 	for i, c := range cells {
-		cells[i] = printable(c)
+		cells[i] = show.Line(c)
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
@@ -123,7 +121,11 @@ func TestRun(t *testing.T) {
 		"no-tty":         {"-it busybox -- both", "", "", "dsec: --tty: stdin isn't a terminal\nhint: leave -t away\n", 125},
 		"bad-memory":     {"-m 512 busybox -- both", "", "", "dsec: invalid argument \"512\" for \"-m, --memory\" flag: \"512\" has no unit: write 512m for MiB or 512g for GiB\nhint: see `dsec run --help`\n", 125},
 		"no-args":        {"", "", "", "dsec: IMAGE is missing\nhint: see `dsec run --help`\n", 125},
-		"stray-argument": {"busybox x -- both", "", "", "dsec: unexpected argument \"x\" before --\nhint: see `dsec run --help`\n", 125},
+		"own-dashes":     {"busybox args -c x -- both", "", "args|-c|x|--|both|", "", 0},
+		"flags-around":   {"-e A=b busybox -m 1g --label=a=b args -m", "", "args|-m|", "", 0},
+		"joined-flags":   {"-m1g -ie A=b busybox args -i", "", "args|-i|", "", 0},
+		"no-name":        {"-- busybox args", "", "", "dsec: IMAGE is missing\nhint: see `dsec run --help`\n", 125},
+		"unknown-flag":   {"busybox --nope args", "", "", "dsec: unknown flag: --nope\nhint: see `dsec run --help`\n", 125},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := f.dsec(tc.stdin, append([]string{"run"}, strings.Fields(tc.args)...)...)
@@ -223,26 +225,6 @@ func TestOutputFormats(t *testing.T) {
 				t.Errorf("control characters got through: %q", stdout)
 			}
 		})
-	}
-}
-
-// TestYAML: whatever JSON says, a YAML reader must find the same.
-func TestYAML(t *testing.T) {
-	doc := `{"a":[],"b":{},"c":[{"x":1,"y":[true,null]},"no","1","-","#x","a: b","",[["deep"]]],"d\u001b":"\u0085\ud83d\ude00 e","f":1e-7,"g":"2026-01-02"}`
-	text, err := yamlOf([]byte(doc))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want, got any
-	if err := errors.Join(json.Unmarshal([]byte(doc), &want), yaml.UnmarshalWithOptions(text, &got)); err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	again, err := json.Marshal(got)
-	if err == nil {
-		err = json.Unmarshal(again, &got)
-	}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s\n%s", err, diff, text)
 	}
 }
 
@@ -352,6 +334,39 @@ func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if stdout, stderr, code := f.dsec("", "completion", shell); code != 0 || len(stdout) < 1000 {
 			t.Errorf("completion %s = %d bytes, %q, %d", shell, len(stdout), stderr, code)
+		}
+	}
+}
+
+// TestUnknownCommands: whoever types something near a command is told the command.
+func TestUnknownCommands(t *testing.T) {
+	f := newFake(t)
+	for typed, hint := range map[string]string{
+		"bogus":        "see `dsec --help`",
+		"exec":         "did you mean `dsec sandbox exec`?",
+		"ps":           "did you mean `dsec sandbox ps`?",
+		"sandbx":       "did you mean `dsec sandbox`?",
+		"sb creat":     "did you mean `dsec sandbox create`?",
+		"config bogus": "see `dsec config --help`",
+	} {
+		stdout, stderr, code := f.dsec("", strings.Fields(typed)...)
+		if want := "\nhint: " + hint + "\n"; stdout != "" || code != 125 || !strings.HasPrefix(stderr, "dsec: there is no command `dsec ") || !strings.HasSuffix(stderr, want) {
+			t.Errorf("dsec %s = %q, %q, %d, want %q", typed, stdout, stderr, code, want)
+		}
+	}
+}
+
+// TestEventDetails: a row says what happened, not only that something did.
+func TestEventDetails(t *testing.T) {
+	for want, e := range map[string]api.Event{
+		"":                              {Type: "running"},
+		"stopped on request":            {Message: "stopped on request"},
+		"image=busybox":                 {Data: map[string]any{"image": "busybox"}},
+		"exit_code=3 process=p1":        {Data: map[string]any{"process": "p1", "exit": map[string]any{"exit_code": 3.0, "timed_out": false}}},
+		"signal=SIGKILL timed_out=true": {Data: map[string]any{"exit": map[string]any{"signal": "SIGKILL", "timed_out": true}}},
+	} {
+		if got := eventDetails(e); got != want {
+			t.Errorf("eventDetails(%+v) = %q, want %q", e, got, want)
 		}
 	}
 }

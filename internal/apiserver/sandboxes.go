@@ -80,7 +80,7 @@ func (s *Server) list(c *call, r *http.Request) error {
 		return err
 	}
 	if want.State != "" && !isState(want.State) {
-		return api.FieldError(api.CodeInvalid, "state", "", "%q isn't a state of a sandbox", clip(string(want.State)))
+		return api.FieldError(api.CodeInvalid, "state", "use creating, running, stopping, stopped or failed", "%q isn't a state of a sandbox", clip(string(want.State)))
 	}
 	for _, label := range q.values["label"] {
 		k, v, ok := strings.Cut(label, "=")

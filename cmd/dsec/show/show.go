@@ -1,15 +1,18 @@
-package main
+// Package show writes what came from outside so that a terminal shows it and never acts on it: as one line, JSON or YAML.
+package show
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// printable makes a text from outside (a label, a name, an error's detail) harmless to a terminal and one line long:
+// Line makes a text from outside (a label, a name, an error's detail) harmless to a terminal and one line long:
 // control bytes, characters that change the direction of text, and what isn't UTF-8 become escapes.
-func printable(s string) string {
+func Line(s string) string {
 	if !strings.ContainsFunc(s, harmful) && utf8.ValidString(s) {
 		return s
 	}
@@ -38,6 +41,18 @@ func printable(s string) string {
 // harmful tells whether a terminal would act on r rather than show it.
 func harmful(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+}
+
+// JSON is a value as JSON that a terminal can show: <, > and & as they are, no control characters.
+func JSON(v any, indent string) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("print: %w", err)
+	}
+	return escapeJSON(bytes.TrimSuffix(out.Bytes(), []byte("\n"))), nil
 }
 
 // escapeJSON keeps the few control characters that JSON allows unescaped from a terminal. They occur in strings only,

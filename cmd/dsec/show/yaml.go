@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"bytes"
@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// yamlOf turns a JSON document into YAML with the order kept. A text that YAML, or a terminal, could take for something
+// YAML turns a JSON document into YAML with the order kept. A text that YAML, or a terminal, could take for something
 // else is written as JSON writes it, which is YAML too; library encoders let control characters through, which YAML
 // forbids.
-func yamlOf(doc []byte) ([]byte, error) {
+func YAML(doc []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
 	y := yamlWriter{decoder: d}
-	if err := y.value(0, false); err != nil {
+	if err := y.value(0, atStart); err != nil {
 		return nil, fmt.Errorf("convert to YAML: %w", err)
 	}
 	return y.out.Bytes(), nil
@@ -27,20 +27,28 @@ type yamlWriter struct {
 	out     bytes.Buffer
 }
 
-// value writes the next value. Inline says that something stands on the line already, after which a scalar goes on and a
-// collection starts a new line.
-func (y *yamlWriter) value(indent int, inline bool) error {
+// before is what stands on the line before a value.
+type before int
+
+const (
+	atStart   before = iota // nothing
+	afterKey                // a key, after which a collection starts a new line
+	afterDash               // the dash of a list's entry, after which a collection goes on
+)
+
+// value writes the next value.
+func (y *yamlWriter) value(indent int, at before) error {
 	token, err := y.decoder.Token()
 	if err != nil {
 		return err
 	}
 	space := ""
-	if inline {
+	if at != atStart {
 		space = " "
 	}
 	switch v := token.(type) {
 	case json.Delim:
-		return y.collection(v, indent, inline)
+		return y.collection(v, indent, at)
 	case string:
 		y.out.WriteString(space + yamlText(v) + "\n")
 	case nil:
@@ -57,20 +65,19 @@ func (y *yamlWriter) value(indent int, inline bool) error {
 	return nil
 }
 
-func (y *yamlWriter) collection(open json.Delim, indent int, inline bool) error {
+func (y *yamlWriter) collection(open json.Delim, indent int, at before) error {
 	if !y.decoder.More() {
-		if inline {
+		if at != atStart {
 			y.out.WriteByte(' ')
 		}
 		y.out.WriteString(map[json.Delim]string{'{': "{}\n", '[': "[]\n"}[open])
 		_, err := y.decoder.Token()
 		return err
 	}
-	if inline {
-		y.out.WriteByte('\n')
-	}
-	for y.decoder.More() {
-		y.out.WriteString(strings.Repeat("  ", indent))
+	margin := strings.Repeat("  ", indent)
+	lead := map[before]string{atStart: margin, afterKey: "\n" + margin, afterDash: " "}[at]
+	for ; y.decoder.More(); lead = margin {
+		y.out.WriteString(lead)
 		if err := y.entry(open, indent); err != nil {
 			return err
 		}
@@ -82,7 +89,7 @@ func (y *yamlWriter) collection(open json.Delim, indent int, inline bool) error 
 func (y *yamlWriter) entry(open json.Delim, indent int) error {
 	if open == '[' {
 		y.out.WriteByte('-')
-		return y.value(indent+1, true)
+		return y.value(indent+1, afterDash)
 	}
 	key, err := y.decoder.Token()
 	if err != nil {
@@ -93,7 +100,7 @@ func (y *yamlWriter) entry(open json.Delim, indent int) error {
 		return io.ErrUnexpectedEOF
 	}
 	y.out.WriteString(yamlText(name) + ":")
-	return y.value(indent+1, true)
+	return y.value(indent+1, afterKey)
 }
 
 // yamlText writes a plain word as it is, and everything else quoted.
@@ -103,9 +110,9 @@ func yamlText(s string) string {
 	if plain.MatchString(s) && !reserved.MatchString(s) {
 		return s
 	}
-	b, err := json.Marshal(s)
+	b, err := JSON(s, "")
 	if err != nil {
 		return `""` // a string can always be encoded
 	}
-	return string(escapeJSON(b))
+	return string(b)
 }
