@@ -242,7 +242,7 @@ func adoptAfterForgetting(r *run) {
 	if w, ok := r.backend.(edge.Warmer); ok {
 		w.Warm()
 	}
-	r.want(again, "cat /tmp/f; rm -f /tmp/alive; sleep 0.3; [ -e /tmp/alive ] && echo alive", "kept\nalive\n")
+	r.want(again, "cat /tmp/f; rm -f /tmp/alive; i=0; until [ -e /tmp/alive ] || [ $i = 600 ]; do i=$((i+1)); sleep 0.1; done; [ -e /tmp/alive ] && echo alive", "kept\nalive\n")
 	// What was adopted takes room like what was made: the next one must not collide with it.
 	other, _, _ := r.start()
 	r.want(other, "ls /tmp", "")
