@@ -40,13 +40,17 @@ func (r *signalRouter) loop() {
 	}
 }
 
-// route sends signals to handler until the returned function is called.
+// route sends signals to handler until the returned function is called. Until then a reader of ours that has gone, as
+// with `| head`, shows as an error of the write instead of ending us: the remote command is still to be ended.
 func (r *signalRouter) route(handler func(os.Signal)) (restore func()) {
+	pipes := make(chan os.Signal, 1) // nobody listens: the write's error says it
+	signal.Notify(pipes, syscall.SIGPIPE)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.handler
 	r.handler = handler
 	return func() {
+		signal.Stop(pipes)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.handler = old
