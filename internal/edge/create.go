@@ -198,15 +198,18 @@ func (e *Edge) startCommand(ctx context.Context, sb *sandbox, box Box) error {
 }
 
 // createError says in a typed way why a create failed.
-func createError(err error) error {
+func createError(err error) error { return lifeError("create", err) }
+
+// lifeError says in a typed way why a change of a sandbox's life failed.
+func lifeError(what string, err error) error {
 	var e *api.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return api.Errorf(api.CodeTimeout, "the create was cancelled: %v", err)
+		return api.Errorf(api.CodeTimeout, "the %s was cancelled: %v", what, err)
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-		return api.Errorf(api.CodeDiskFull, "create: %v", err)
+		return api.Errorf(api.CodeDiskFull, "%s: %v", what, err)
 	}
-	return fmt.Errorf("create: %w", err)
+	return fmt.Errorf("%s: %w", what, err)
 }

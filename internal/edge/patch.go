@@ -56,7 +56,7 @@ func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
 		next.Spec.Labels = *p.Labels
 	}
 	if err := e.store.save(&next); err != nil {
-		return createError(err)
+		return lifeError("patch", err)
 	}
 	*sb.rec = next
 	sb.env = spec.Environment(next.ImageEnv, next.Spec.Env)
@@ -100,7 +100,7 @@ func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Re
 	if v := sb.view(); v.State != api.StateRunning {
 		return wrongState(sb.id, settled{state: v.State, reason: v.Reason})
 	}
-	return createError(err)
+	return lifeError("patch", err)
 }
 
 func (e *Edge) saveLimits(sb *sandbox, r api.Resources, patching bool) error {

@@ -128,12 +128,16 @@ func (s *Store) Run(ctx context.Context, status func(key string, raw int32)) err
 	}
 }
 
-// Close ends the connection. Run, if it runs, has returned before.
+// Close ends the connection. Run, if it runs, has returned before. A number below the lowest that may be received
+// isn't freed but becomes /dev/null again: the next descriptor that comes would land in the hole.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.err = errors.New("keeper connection is closed")
+	}
+	if s.sock.fd < s.sock.most {
+		return unix.Dup3(FDNull, s.sock.fd, unix.O_CLOEXEC)
 	}
 	return unix.Close(s.sock.fd)
 }

@@ -126,7 +126,12 @@ func (x *box) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
 
 // SetLimits changes the limits, and how many processors the sandbox sees. A limit that is absent is lifted.
 func (x *box) SetLimits(ctx context.Context, r api.Resources) error {
-	if err := x.groups.SetLimits(limits(r)); err != nil {
+	err := x.groups.SetLimits(limits(r))
+	if used, ok := errors.AsType[*cgroup.InUseError](err); ok {
+		return api.FieldError(api.CodeConflict, "resources.memory_mb", "end what uses it, or ask for more",
+			"%d bytes of memory are in use and can't be taken back; the new limit is %d", used.Usage, used.Limit)
+	}
+	if err != nil {
 		return err
 	}
 	cpus := x.b.shownCPUs(r)
@@ -138,7 +143,7 @@ func (x *box) SetLimits(ctx context.Context, r api.Resources) error {
 		return nil
 	}
 	// What is shown is a help for programs that size themselves; the limit itself holds already.
-	err := x.b.showCPUs(fd, int(cpus))
+	err = x.b.showCPUs(fd, int(cpus))
 	if conn, cerr := x.sh.connection(ctx); cerr == nil {
 		err = errors.Join(err, x.addTo(ctx, conn))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/dsec-io/dsec/internal/backend/backendtest"
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"golang.org/x/sys/unix"
 )
@@ -297,4 +298,27 @@ func TestDeathsAtEveryMoment(t *testing.T) {
 		wantEchoAgain(t, box, "back "+strconv.Itoa(i))
 		until(t, "a keeper", func() bool { return h.process(t, "keeper") != 0 })
 	}
+}
+
+// TestMemoryLimitBelowWhatIsInUse is refused in a typed way, and changes nothing.
+func TestMemoryLimitBelowWhatIsInUse(t *testing.T) {
+	h := newHost(t, "k"+strconv.Itoa(os.Getpid())+"u", 0)
+	leakcheck.CheckInstance(t, h.instance)
+	b := h.open(t)
+	t.Cleanup(func() { h.close(t, b) })
+	box := mustStart(t, b, params("one", "p"))
+	t.Cleanup(func() {
+		if err := box.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if out, _, err := backendtest.Exec(t.Context(), box, "/bin/sh", "-c", `x=$(head -c 8m /dev/zero | tr "\0" x); sleep 600 >/dev/null 2>&1 & while [ ${#x} -gt 0 ]; do sleep 1; done >/dev/null 2>&1 &`); err != nil {
+		t.Fatalf("%q, %v", out, err)
+	}
+	want := params("one", "p").Spec.Resources
+	want.MemoryMB = new(int64(1))
+	if err := box.SetLimits(t.Context(), want); !api.IsCode(err, api.CodeConflict) {
+		t.Errorf("SetLimits() = %v", err)
+	}
+	wantEcho(t, box, "still here")
 }

@@ -26,6 +26,7 @@ const (
 	maxPath         = 4095
 	maxSeconds      = 10 * 366 * 24 * 3600
 	minCPU          = 0.01 // the least that the kernel's CPU limit can express
+	minPIDs         = 3    // the sandbox's first process, a command, and what starts it
 )
 
 // The defaults of a spec, beside what the image says.
@@ -206,15 +207,16 @@ func checkResources(f *faults, r api.Resources) {
 	for _, n := range []struct {
 		name  string
 		value *int64
+		least int64
 		most  int64
 		hint  string
 	}{
-		{"memory_mb", r.MemoryMB, 1 << 40, "leave it out for the default of 512"},
-		{"disk_mb", r.DiskMB, 1 << 40, "leave it out for no limit of its own"},
-		{"pids", r.PIDs, 4_194_304, "leave it out for the default of 512"},
+		{"memory_mb", r.MemoryMB, 1, 1 << 40, "leave it out for the default of 512"},
+		{"disk_mb", r.DiskMB, 1, 1 << 40, "leave it out for no limit of its own"},
+		{"pids", r.PIDs, minPIDs, 4_194_304, "leave it out for the default of 512"},
 	} {
-		if n.value != nil && (*n.value < 1 || *n.value > n.most) {
-			f.add(api.CodeInvalid, field+n.name, n.hint, "%d isn't between 1 and %d", *n.value, n.most)
+		if n.value != nil && (*n.value < n.least || *n.value > n.most) {
+			f.add(api.CodeInvalid, field+n.name, n.hint, "%d isn't between %d and %d", *n.value, n.least, n.most)
 		}
 	}
 	if r.DiskMB != nil && *r.DiskMB > 0 {

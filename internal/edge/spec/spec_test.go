@@ -39,6 +39,7 @@ func TestEffectiveRefuses(t *testing.T) {
 		"memory-zero":       {with(func(s *api.Spec) { s.Resources.MemoryMB = new(int64(0)) }), api.CodeInvalid, "resources.memory_mb"},
 		"memory-overflow":   {with(func(s *api.Spec) { s.Resources.MemoryMB = new(int64(math.MaxInt64)) }), api.CodeInvalid, "resources.memory_mb"},
 		"pids-negative":     {with(func(s *api.Spec) { s.Resources.PIDs = new(int64(-1)) }), api.CodeInvalid, "resources.pids"},
+		"pids-two":          {with(func(s *api.Spec) { s.Resources.PIDs = new(int64(2)) }), api.CodeInvalid, "resources.pids"},
 		"disk-zero":         {with(func(s *api.Spec) { s.Resources.DiskMB = new(int64(0)) }), api.CodeInvalid, "resources.disk_mb"},
 		"disk":              {with(func(s *api.Spec) { s.Resources.DiskMB = new(int64(10)) }), api.CodeUnsupportedConstraint, "resources.disk_mb"},
 		"ttl-zero":          {with(func(s *api.Spec) { s.TTL.MaxS = new(int64(0)) }), api.CodeInvalid, "ttl.max_s"},
@@ -117,7 +118,7 @@ func TestEffectiveAccepts(t *testing.T) {
 		Image: "busybox", Backend: "container", QoS: "be", OnIdle: "stop", OnExpire: "stop", Runtime: "native", Isolation: "own",
 		Network: &api.Network{Deny: []string{"*"}}, Integrity: &api.Integrity{}, Layers: []string{}, Mounts: []api.Mount{},
 		Hostname: "a-1." + strings.Repeat("b", 60), Env: bigEnv(2), Labels: map[string]string{"": ""},
-		Resources: api.Resources{CPU: new(0.01), MemoryMB: new(int64(1)), PIDs: new(int64(1))},
+		Resources: api.Resources{CPU: new(0.01), MemoryMB: new(int64(1)), PIDs: new(int64(3))},
 		TTL:       api.TTL{RunningS: new(int64(1)), MaxS: new(int64(1))},
 	}
 	delete(weakest.Labels, "")
