@@ -22,6 +22,7 @@ var housePlan = [][]string{
 	{"cmd/dsec/rlcmd", "cmd/dsec/show"},                          // dsec rl; what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench"},
 	{"internal/apiserver"}, // faces
+	{"internal/apiserver/edgelink"},
 	// The public RL packages; they reach sandboxes only through libdsec.
 	{"rl/train/logs", "rl/train/sweep", "rl/rlbench"},
 	{"rl/train"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 // templates are all routes that do something, with a place for an id of every kind.
@@ -90,7 +91,7 @@ func TestErrorMapping(t *testing.T) {
 		"connection":     {aether.ErrConnLost, api.CodeUnavailable},
 		"reset":          {aether.ErrReset, api.CodeUnavailable},
 		"anything":       {errors.New("x"), api.CodeInternal},
-		"unreachable":    {unreachable(errors.New("x"), 5), api.CodeUnavailable},
+		"unreachable":    {edgelink.Unreachable(errors.New("x"), 5), api.CodeUnavailable},
 		"repeatable":     {repeatable(aether.ErrConnLost), api.CodeUnavailable},
 		"not-repeatable": {repeatable(typed), api.CodeConflict},
 	} {

@@ -2,23 +2,18 @@ package apiserver
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 const (
-	uploadChunk = 128 << 10
-	mediaTar    = "application/x-tar"
-	maxLine     = 1 << 20 // bounds one line of the edge's progress
+	mediaTar = "application/x-tar"
+	maxLine  = 1 << 20 // bounds one line of the edge's progress
 )
 
 // imageQuery is the body of the methods about images that there are.
@@ -133,13 +128,21 @@ func (s *Server) importImage(c *call, r *http.Request) error {
 		return err
 	}
 	defer st.Reset(nil)
-	up := startUpload(ctx, c, r.Body, st)
-	defer up.close()
+	up := edgelink.StartUpload(ctx, http.NewResponseController(c.ResponseWriter), r.Body, st)
+	defer up.Close()
 	var out *liveAnswer
 	if accepts(r, mediaNDJSON) {
 		out = newLiveAnswer(c, mediaNDJSON)
 	}
-	answer, err := up.result(ctx, out)
+	var rest []byte
+	answer, err := up.Result(ctx, func(b []byte) error {
+		if out == nil {
+			return nil
+		}
+		var err error
+		rest, err = passLines(out, append(rest, b...))
+		return err
+	})
 	switch {
 	case err == nil && out == nil:
 		c.Header().Set("Location", "/v1/images/"+want.Name)
@@ -181,91 +184,6 @@ func importQuery(r *http.Request) (api.ImageImport, error) {
 	return want, errors.Join(errs[:]...)
 }
 
-// upload passes a body on to a stream. It has a goroutine of its own, because the edge may have something to say before
-// the end of the body, which then never comes.
-type upload struct {
-	st   *aether.Stream
-	body io.Reader
-	rc   *http.ResponseController
-	quit atomic.Bool // no more is wanted
-	wg   sync.WaitGroup
-	err  error // why the body wasn't passed on to its end; read after wg
-	over atomic.Bool
-}
-
-func startUpload(ctx context.Context, c *call, body io.Reader, st *aether.Stream) *upload {
-	up := &upload{st: st, body: body, rc: http.NewResponseController(c.ResponseWriter)}
-	_ = up.rc.EnableFullDuplex() // not supported: then there is no connection to share
-	up.wg.Go(func() {
-		up.err = up.run(ctx)
-		up.over.Store(up.err == nil)
-		if up.err != nil {
-			st.Reset(api.Errorf(api.CodeInvalid, "the upload broke off"))
-		}
-	})
-	return up
-}
-
-func (up *upload) run(ctx context.Context) error {
-	buf := make([]byte, uploadChunk)
-	for {
-		_ = up.rc.SetReadDeadline(time.Now().Add(stallTime)) // not supported: no limit
-		if up.quit.Load() {
-			return errors.New("nothing more is wanted")
-		}
-		n, err := up.body.Read(buf)
-		if n > 0 {
-			if werr := up.st.Write(ctx, aether.Stdin, buf[:n]); werr != nil {
-				return werr
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			_ = up.rc.SetReadDeadline(time.Time{}) // as above
-			return up.st.CloseWrite(aether.Stdin)
-		}
-		if err != nil {
-			return &uploadError{err}
-		}
-	}
-}
-
-// uploadError is a failure to read the body.
-type uploadError struct{ err error }
-
-func (e *uploadError) Error() string { return "read the upload: " + e.err.Error() }
-
-// Unwrap is what the client is told, if it is still there.
-func (e *uploadError) Unwrap() []error {
-	return []error{e.err, api.Errorf(api.CodeInvalid, "the upload broke off: %v", e.err)}
-}
-
-// result waits for the edge's answer and passes progress on to out, if there is one.
-func (up *upload) result(ctx context.Context, out *liveAnswer) ([]byte, error) {
-	var rest []byte
-	for {
-		f, err := up.st.Recv(ctx)
-		if err != nil {
-			up.close()
-			if broken, ok := errors.AsType[*uploadError](up.err); ok && !up.over.Load() {
-				if _, told := errors.AsType[*api.Error](err); !told {
-					return nil, broken
-				}
-			}
-			return nil, err
-		}
-		answer := f.Channel == aether.Message && f.Type == aether.MsgReply
-		if answer {
-			rest = append(rest[:0], f.Data...)
-		} else if f.Channel == aether.Stdout && out != nil {
-			rest, err = passLines(out, append(rest, f.Data...))
-		}
-		f.Release()
-		if answer || err != nil {
-			return rest, err
-		}
-	}
-}
-
 // passLines writes the whole lines of b and returns the rest of it.
 func passLines(out *liveAnswer, b []byte) ([]byte, error) {
 	end := bytes.LastIndexByte(b, '\n') + 1
@@ -277,14 +195,4 @@ func passLines(out *liveAnswer, b []byte) ([]byte, error) {
 	}
 	err := out.write(b[:end])
 	return append(b[:0], b[end:]...), err
-}
-
-// close ends the upload wherever it is, and waits for that.
-func (up *upload) close() {
-	up.quit.Store(true)
-	if !up.over.Load() {
-		_ = up.rc.SetReadDeadline(time.Unix(1, 0)) // not supported: the body ends with the request
-	}
-	up.st.Reset(nil)
-	up.wg.Wait()
 }

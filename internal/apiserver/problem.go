@@ -25,14 +25,6 @@ func asProblem(err error) *api.Error {
 	return api.AsError(err)
 }
 
-// unreachable is the answer when the edge can't be reached: nothing was sent, so a repeat is safe.
-func unreachable(err error, retryMS int64) *api.Error {
-	e := api.Errorf(api.CodeUnavailable, "the edge can't be reached: %v", err)
-	e.Hint = "nothing was done; repeat the request"
-	e.RetryMS = retryMS
-	return e
-}
-
 // repeatable marks a lost answer as safe to ask for again, for requests that only read.
 func repeatable(err error) error {
 	if e := asProblem(err); e.Code == api.CodeUnavailable && e.RetryMS == 0 {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 // Limits of the HTTP server. There is none on how long an answer may take, because some never end; those that do, and
@@ -41,7 +43,7 @@ func Serve(ctx context.Context, ln net.Listener, s *Server) error {
 		err = <-served
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
-	cancel(errServerClosed)
+	cancel(edgelink.ErrClosed)
 	err = errors.Join(err, s.finish(srv))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

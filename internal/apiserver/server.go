@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 // Config is what a [Server] is made of. EdgeSocket and TokenFile are required.
@@ -28,7 +29,7 @@ type Server struct {
 	mux      *http.ServeMux
 	guard    guard
 	tokens   *Tokens
-	edge     *pool
+	edge     *edgelink.Pool
 	metrics  *metrics
 	decoders decoders
 	scratch  sync.Pool // *[]byte, for bodies and answers
@@ -75,7 +76,7 @@ func New(cfg Config) (*Server, error) {
 		mux:     http.NewServeMux(),
 		guard:   newGuard(cfg.Listen, cfg.Hosts),
 		tokens:  tokens,
-		edge:    newPool(cfg.EdgeSocket, cfg.EdgeConns),
+		edge:    edgelink.New(cfg.EdgeSocket, cfg.EdgeConns),
 		metrics: m,
 		decoders: decoders{
 			spec:    api.NewDecoder[api.Spec](),
@@ -97,7 +98,7 @@ func New(cfg Config) (*Server, error) {
 // are still open fail; shut the HTTP server down first, as [Serve] does.
 func (s *Server) Close() error {
 	s.stopOnce.Do(func() { close(s.stop) })
-	s.edge.close()
+	s.edge.Close()
 	s.background.Wait()
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 // Bounds on connections that were upgraded.
@@ -72,7 +73,7 @@ func (s *Server) serveAether(c *call, rw net.Conn, buffered *bufio.Reader) {
 		return
 	}
 	conn, err := aether.Server(&upgradedConn{Conn: rw, r: buffered}, aether.Options{
-		Name: peerName, MaxData: aether.MaxDataAether, MaxStreams: streamsPerUpgrade, HelloTimeout: helloTime, Panic: s.panicked,
+		Name: edgelink.PeerName, MaxData: aether.MaxDataAether, MaxStreams: streamsPerUpgrade, HelloTimeout: helloTime, Panic: s.panicked,
 	})
 	if err != nil {
 		return // it didn't speak the protocol; the connection has been closed
@@ -103,7 +104,7 @@ func (s *Server) relay(ctx context.Context, p Principal, in *aether.Stream) {
 	}
 	o.Project, o.FDs = p.Project, nil
 	o.RequestID = requestID(o.RequestID)
-	out, err := s.edge.open(ctx, o)
+	out, err := s.edge.Open(ctx, o)
 	if err != nil {
 		in.Reset(asProblem(err))
 		return

@@ -1,4 +1,7 @@
-package apiserver
+// Package edgelink holds an API server's connections to its edge, and carries uploads over them.
+//
+// A Pool is safe for concurrent use. An Upload belongs to its request.
+package edgelink
 
 import (
 	"context"
@@ -19,26 +22,27 @@ const (
 	lastBackoff  = time.Second
 )
 
-// errServerClosed is why nothing reaches the edge any more.
-var errServerClosed = errors.New("the API server is shutting down")
+// ErrClosed is why nothing reaches the edge any more.
+var ErrClosed = errors.New("the API server is shutting down")
 
-// pool holds a few connections to the edge's socket and deals streams out to them in turn. A connection is made when it
+// Pool holds a few connections to the edge's socket and deals streams out to them in turn. A connection is made when it
 // is first needed, and made again when it has ended.
-type pool struct {
+type Pool struct {
 	links []*link
 	turn  atomic.Uint32
 }
 
-func newPool(socket string, n int) *pool {
-	p := &pool{links: make([]*link, n)}
+// New makes a pool of n connections to a socket.
+func New(socket string, n int) *Pool {
+	p := &Pool{links: make([]*link, n)}
 	for i := range p.links {
 		p.links[i] = &link{socket: socket}
 	}
 	return p
 }
 
-// open opens a stream to the edge. A refusal means that nothing was sent.
-func (p *pool) open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
+// Open opens a stream to the edge. A refusal means that nothing was sent.
+func (p *Pool) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
 	var err error
 	for range 2 { // a connection may end between being picked and being used
 		var conn *aether.Conn
@@ -61,11 +65,11 @@ func (p *pool) open(ctx context.Context, o aether.Open) (*aether.Stream, error) 
 		e.RetryMS = firstBackoff.Milliseconds()
 		return nil, e
 	}
-	return nil, unreachable(err, firstBackoff.Milliseconds())
+	return nil, Unreachable(err, firstBackoff.Milliseconds())
 }
 
 // conn picks a living connection.
-func (p *pool) conn(ctx context.Context) (*aether.Conn, error) {
+func (p *Pool) conn(ctx context.Context) (*aether.Conn, error) {
 	l := p.links[int(p.turn.Add(1))%len(p.links)]
 	if c := l.live.Load(); c != nil && alive(c) {
 		return c, nil
@@ -82,7 +86,8 @@ func alive(c *aether.Conn) bool {
 	}
 }
 
-func (p *pool) close() {
+// Close ends the connections.
+func (p *Pool) Close() {
 	for _, l := range p.links {
 		l.close()
 	}
@@ -107,10 +112,10 @@ func (l *link) dial(ctx context.Context) (*aether.Conn, error) {
 		return c, nil
 	}
 	if l.closed {
-		return nil, unreachable(errServerClosed, lastBackoff.Milliseconds())
+		return nil, Unreachable(ErrClosed, lastBackoff.Milliseconds())
 	}
 	if wait := time.Until(l.retryAt); wait > 0 {
-		return nil, unreachable(l.lastErr, wait.Milliseconds()+1)
+		return nil, Unreachable(l.lastErr, wait.Milliseconds()+1)
 	}
 	// The connection is everybody's, so the dial doesn't end with the request that happened to need it first.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTime)
@@ -119,7 +124,7 @@ func (l *link) dial(ctx context.Context) (*aether.Conn, error) {
 	if err != nil {
 		l.backoff = min(max(2*l.backoff, firstBackoff), lastBackoff)
 		l.retryAt, l.lastErr = time.Now().Add(l.backoff), err
-		return nil, unreachable(err, l.backoff.Milliseconds())
+		return nil, Unreachable(err, l.backoff.Milliseconds())
 	}
 	l.backoff, l.retryAt, l.lastErr = 0, time.Time{}, nil
 	if old := l.live.Swap(c); old != nil {
@@ -133,11 +138,11 @@ func dialEdge(ctx context.Context, socket string) (*aether.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial edge: %w", err)
 	}
-	return aether.Client(t, aether.Options{Name: peerName, HelloTimeout: dialTime})
+	return aether.Client(t, aether.Options{Name: PeerName, HelloTimeout: dialTime})
 }
 
-// peerName is what the API server calls itself in HELLO.
-const peerName = "apiserver"
+// PeerName is what the API server calls itself in HELLO.
+const PeerName = "apiserver"
 
 func (l *link) close() {
 	l.mu.Lock()
@@ -148,38 +153,10 @@ func (l *link) close() {
 	}
 }
 
-// unary asks the edge one question for a caller.
-func (s *Server) unary(ctx context.Context, c *call, o aether.Open) ([]byte, error) {
-	o.Project, o.RequestID = c.principal.Project, c.id
-	return s.ask(ctx, o)
-}
-
-func (s *Server) ask(ctx context.Context, o aether.Open) ([]byte, error) {
-	st, err := s.edge.open(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		f, err := st.Recv(ctx)
-		if err != nil {
-			st.Reset(nil)
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			return nil, err
-		}
-		if f.Channel == aether.Message && f.Type == aether.MsgReply {
-			body := append([]byte(nil), f.Data...)
-			f.Release()
-			_ = st.Close() // the answer is here; how the stream ends doesn't matter
-			return body, nil
-		}
-		f.Release()
-	}
-}
-
-// open opens a stream to the edge for a caller.
-func (s *Server) open(ctx context.Context, c *call, o aether.Open) (*aether.Stream, error) {
-	o.Project, o.RequestID = c.principal.Project, c.id
-	return s.edge.open(ctx, o)
+// Unreachable is the answer when the edge can't be reached: nothing was sent, so a repeat is safe.
+func Unreachable(err error, retryMS int64) *api.Error {
+	e := api.Errorf(api.CodeUnavailable, "the edge can't be reached: %v", err)
+	e.Hint = "nothing was done; repeat the request"
+	e.RetryMS = retryMS
+	return e
 }
