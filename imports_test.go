@@ -27,7 +27,7 @@ var housePlan = [][]string{
 	{"rl/train/logs", "rl/train/sweep", "rl/rlbench"},
 	{"rl/train"},
 	{"rl/optim"},
-	{"rl/nn", "rl/buffer", "rl/envs", "rl/env/envcheck"},
+	{"rl/nn", "rl/buffer", "rl/envs", "rl/sandboxenv", "rl/env/envcheck"},
 	{"rl/vec"},
 	{"rl/env", "rl/adv", "rl/f32", "rl/render", "rl/safetensors", "rl/train/plot"},
 	{"libdsec"}, // the public SDK
