@@ -39,7 +39,7 @@ func wantJSON(r *http.Request) error {
 	}
 	media, _, err := mime.ParseMediaType(given)
 	if err != nil || (media != "application/json" && !strings.HasSuffix(media, "+json")) {
-		return api.FieldError(api.CodeUnsupportedMedia, "Content-Type", "send Content-Type: application/json", "the body is %q, not JSON", clip(given))
+		return api.FieldError(api.CodeUnsupportedMedia, "Content-Type", "send Content-Type: application/json; with curl, --json in place of -d", "the body is %q, not JSON", clip(given))
 	}
 	return nil
 }

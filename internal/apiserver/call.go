@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -187,7 +188,7 @@ func (c *call) json(status int, v any) error {
 // raw sends JSON that the edge has encoded.
 func (c *call) raw(status int, body []byte) error {
 	c.Header().Set("Content-Type", "application/json")
-	c.send(status, body)
+	c.send(status, append(slices.Clip(body), '\n'))
 	return nil
 }
 
