@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -185,10 +186,13 @@ func (c *call) json(status int, v any) error {
 	return nil
 }
 
-// raw sends JSON that the edge has encoded.
+// raw sends JSON that is encoded already.
 func (c *call) raw(status int, body []byte) error {
 	c.Header().Set("Content-Type", "application/json")
-	c.send(status, append(slices.Clip(body), '\n'))
+	if !bytes.HasSuffix(body, []byte{'\n'}) {
+		body = append(slices.Clip(body), '\n')
+	}
+	c.send(status, body)
 	return nil
 }
 
