@@ -20,7 +20,7 @@ var housePlan = [][]string{
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
 	{"cmd/dsec/rlcmd", "cmd/dsec/show"},                          // dsec rl; what terminals are shown
-	{"internal/doctor", "internal/devmode", "internal/bench"},
+	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/edgelink"},
 	// The public RL packages; they reach sandboxes only through libdsec.

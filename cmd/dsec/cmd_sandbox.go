@@ -27,7 +27,8 @@ func (a *app) sandboxCommand() *cobra.Command {
 		RunE:    group,
 	}
 	cmd.AddCommand(a.createCommand(), a.listCommand(), a.getCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
-		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand())
+		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
+		a.copyCommand())
 	return cmd
 }
 
