@@ -2,10 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,17 +24,17 @@ func (a *app) copyCommand() *cobra.Command {
 		Args:              exactly("SOURCE", "DESTINATION"),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, to := parsePlace(args[0]), parsePlace(args[1])
-			if (from.sandbox == "") == (to.sandbox == "") {
+			from, to := transfer.ParsePlace(args[0]), transfer.ParsePlace(args[1])
+			if (from.Sandbox == "") == (to.Sandbox == "") {
 				return usageError(cmd, errors.New("exactly one side must be SANDBOX:PATH"))
 			}
 			return a.withClient(func(c *libdsec.Client) error {
 				x := &transfer.Copy{Stdin: a.stdin, Stdout: a.stdout}
 				defer a.progressOf(args[0], &x.Meter)()
-				if to.sandbox != "" {
-					return x.Upload(cmd.Context(), c.Sandbox(to.sandbox).Files().As(user), from.path, to.path)
+				if to.Sandbox != "" {
+					return x.Upload(cmd.Context(), c.Sandbox(to.Sandbox).Files().As(user), from.Path, to.Path)
 				}
-				return x.Download(cmd.Context(), c.Sandbox(from.sandbox).Files().As(user), from.path, to.path)
+				return x.Download(cmd.Context(), c.Sandbox(from.Sandbox).Files().As(user), from.Path, to.Path)
 			})
 		},
 	}
@@ -46,44 +42,10 @@ func (a *app) copyCommand() *cobra.Command {
 	return cmd
 }
 
-// filePlace is one side of a copy.
-type filePlace struct{ sandbox, path string }
-
-// parsePlace takes SANDBOX:PATH apart. A local path with a colon is written with a slash before it, as for scp.
-func parsePlace(arg string) filePlace {
-	id, p, ok := strings.Cut(arg, ":")
-	if !ok || id == "" || strings.ContainsAny(id, "/.") {
-		return filePlace{path: arg}
-	}
-	return filePlace{id, p}
-}
-
 // progressOf is [app.progress] with a meter.
 func (a *app) progressOf(what string, m *transfer.Meter) (done func()) {
 	if _, tty := terminal(a.stderr); !tty {
 		return func() {}
 	}
-	stop := make(chan struct{})
-	start := time.Now()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		timer := time.NewTimer(progressDelay)
-		defer timer.Stop()
-		for shown := false; ; shown = true {
-			select {
-			case <-timer.C:
-				fmt.Fprintf(a.stderr, "\r%s %s\x1b[K", show.Line(what), m.Line(time.Since(start)))
-				timer.Reset(progressTick)
-			case <-stop:
-				if shown {
-					fmt.Fprint(a.stderr, "\r\x1b[K")
-				}
-				return
-			}
-		}
-	})
-	return func() {
-		close(stop)
-		wg.Wait()
-	}
+	return m.Show(a.stderr, show.Line(what), progressDelay, progressTick)
 }

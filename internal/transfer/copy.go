@@ -26,6 +26,18 @@ type Copy struct {
 
 var errStopped = errors.New("unpacking has failed")
 
+// Place is one side of a copy; without a sandbox it is local.
+type Place struct{ Sandbox, Path string }
+
+// ParsePlace takes SANDBOX:PATH apart. A local path with a colon is written with a slash before it, as for scp.
+func ParsePlace(arg string) Place {
+	id, p, ok := strings.Cut(arg, ":")
+	if !ok || id == "" || strings.ContainsAny(id, "/.") {
+		return Place{Path: arg}
+	}
+	return Place{id, p}
+}
+
 // inside is the destination for a source of this name: below a directory, unless the source says "what is in it".
 func inside(ctx context.Context, f *libdsec.Files, to, name string) (string, error) {
 	info, err := f.Stat(ctx, to)

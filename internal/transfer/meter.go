@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -53,4 +54,32 @@ func bytesText(n int64) string {
 		v /= unit
 	}
 	return fmt.Sprintf("%.1f GiB", v)
+}
+
+// Show writes how far the copy is to a terminal, from delay on and again at each tick. The returned function removes it;
+// it waits until nothing more is written.
+func (m *Meter) Show(w io.Writer, what string, delay, tick time.Duration) (done func()) {
+	stop := make(chan struct{})
+	start := time.Now()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		for shown := false; ; shown = true {
+			select {
+			case <-timer.C:
+				fmt.Fprintf(w, "\r%s %s\x1b[K", what, m.Line(time.Since(start)))
+				timer.Reset(tick)
+			case <-stop:
+				if shown {
+					fmt.Fprint(w, "\r\x1b[K")
+				}
+				return
+			}
+		}
+	})
+	return func() {
+		close(stop)
+		wg.Wait()
+	}
 }

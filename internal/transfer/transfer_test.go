@@ -64,3 +64,40 @@ func TestMeter(t *testing.T) {
 		}
 	}
 }
+
+func TestParsePlace(t *testing.T) {
+	for arg, want := range map[string]Place{
+		"sabc:/x":  {"sabc", "/x"},
+		"sabc:":    {"sabc", ""},
+		"./a:b":    {"", "./a:b"},
+		"/a:b":     {"", "/a:b"},
+		"x":        {"", "x"},
+		"-":        {"", "-"},
+		":/x":      {"", ":/x"},
+		"sabc:a:b": {"sabc", "a:b"},
+	} {
+		if got := ParsePlace(arg); got != want {
+			t.Errorf("ParsePlace(%q) = %+v, want %+v", arg, got, want)
+		}
+	}
+}
+
+func TestShowRemovesItself(t *testing.T) {
+	var m Meter
+	r, w := io.Pipe()
+	done := m.Show(w, "copy", 0, time.Millisecond)
+	seen := make([]byte, 5)
+	if _, err := io.ReadFull(r, seen); err != nil || string(seen) != "\rcopy" {
+		t.Errorf("%q, %v", seen, err)
+	}
+	last := make(chan string, 1) // what comes until the end
+	go func() {
+		rest, _ := io.ReadAll(r)
+		last <- string(rest)
+	}()
+	done()
+	_ = w.Close()
+	if got := <-last; !strings.HasSuffix(got, "\r\x1b[K") {
+		t.Errorf("it ends with %q", got)
+	}
+}
