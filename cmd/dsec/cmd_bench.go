@@ -18,6 +18,7 @@ type benchFlags struct {
 	n           int
 	concurrency []int
 	peers       []string
+	sandboxes   int
 	out         string
 	images      string
 }
@@ -36,8 +37,41 @@ func (a *app) benchCommand() *cobra.Command {
 	}
 	cmd.AddCommand(
 		a.oneBench("create", "Measure lives: create, first command, stop", "  dsec bench create --concurrency 1,8 --peers crun,runc,bwrap"),
-		a.oneBench("exec", "Measure commands in running sandboxes", "  dsec bench exec --n 5000 --concurrency 16"))
+		a.oneBench("exec", "Measure commands in running sandboxes", "  dsec bench exec --n 5000 --concurrency 16"),
+		a.rlBench())
 	return cmd
+}
+
+// rlBench measures what has no peers: learning is in this process, and needs a server for --sandboxes only.
+func (a *app) rlBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "rl",
+		Short: "Measure reinforcement learning: environments, advantages, training",
+		Long: "Measures steps of the environments in memory, advantages, and whole training on squared, all on one core by processor\n" +
+			"time. With --sandboxes it measures steps of so many sandboxes at once instead, against one after another.",
+		Example: "  dsec bench rl --quick\n  dsec bench rl --sandboxes 16 --json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.sandboxes < 0 || f.sandboxes > 1024 || f.n < 0 {
+				return api.FieldError(api.CodeInvalid, "--sandboxes", "a number from 1 to 1024, and --n above 0", "nothing can be measured with that")
+			}
+			return a.bench(cmd.Context(), "rl", &f)
+		},
+	}
+	f.common(cmd)
+	cmd.Flags().IntVar(&f.sandboxes, "sandboxes", 0, "measure steps of so many real sandboxes")
+	return cmd
+}
+
+// common are the flags that all benchmarks have.
+func (f *benchFlags) common(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.json, "json", false, "print one JSON document and nothing else")
+	fs.BoolVar(&f.quick, "quick", false, "fewer operations, on the same path")
+	fs.IntVar(&f.n, "n", 0, "how many operations (default: the benchmark's)")
+	fs.StringVar(&f.out, "out", "", "folder for raw samples and plots")
+	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
 }
 
 func (a *app) oneBench(name, short, example string) *cobra.Command {
@@ -63,15 +97,11 @@ func (a *app) oneBench(name, short, example string) *cobra.Command {
 			return a.bench(cmd.Context(), name, &f)
 		},
 	}
+	f.common(cmd)
 	fs := cmd.Flags()
-	fs.BoolVar(&f.json, "json", false, "print one JSON document and nothing else")
-	fs.BoolVar(&f.quick, "quick", false, "fewer operations, on the same path")
-	fs.IntVar(&f.n, "n", 0, "operations per concurrency (default: the benchmark's)")
 	fs.IntSliceVar(&f.concurrency, "concurrency", nil, "how many operations at once, one run each (default: the benchmark's)")
 	fs.StringSliceVar(&f.peers, "peers", nil, "compare with crun, runc, bwrap")
-	fs.StringVar(&f.out, "out", "", "folder for raw samples and plots")
 	fs.BoolVar(&f.profile, "profile", false, "write flame graphs (not supported yet)")
-	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
 	complete(cmd, "peers", cobra.FixedCompletions([]string{"crun", "runc", "bwrap"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -81,6 +111,9 @@ func (f *benchFlags) typed(name string) string {
 	words := []string{"dsec bench", name}
 	if f.quick {
 		words = append(words, "--quick")
+	}
+	if f.sandboxes > 0 {
+		words = append(words, fmt.Sprintf("--sandboxes %d", f.sandboxes))
 	}
 	if f.n > 0 {
 		words = append(words, fmt.Sprintf("--n %d", f.n))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/bench"
 	"github.com/dsec-io/dsec/internal/devmode"
 	"github.com/dsec-io/dsec/internal/doctor"
@@ -17,6 +18,9 @@ import (
 
 // serveDev runs dsec dev until a signal ends it, which is its normal end.
 func (a *app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return api.FieldError(api.CodeInvalid, "", "sudo dsec dev; `dsec doctor` tells what else it needs", "dsec dev makes sandboxes, and that needs root")
+	}
 	store := libdsec.UserContexts(a.getenv)
 	err := devmode.Run(ctx, devmode.Config{
 		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, ImageStore: f.images, IDRanges: f.idRanges,
@@ -51,7 +55,7 @@ func (a *app) bench(ctx context.Context, name string, f *benchFlags) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	o := bench.Options{
-		Command: f.typed(name), N: f.n, Quick: f.quick, Concurrency: f.concurrency, Peers: f.peers, Out: f.out,
+		Command: f.typed(name), N: f.n, Quick: f.quick, Concurrency: f.concurrency, Peers: f.peers, Sandboxes: f.sandboxes, Out: f.out,
 		Store: f.images, Self: self, Env: a.env, Progress: a.stderr,
 	}
 	if s, err := a.settings(); err == nil && answers(ctx, s) {

@@ -20,6 +20,7 @@ type Options struct {
 	Quick       bool   // fewer operations on the same path
 	Concurrency []int  // empty: the benchmark's default
 	Peers       []string
+	Sandboxes   int    // of RL: step so many sandboxes, instead of what is in memory
 	Out         string // folder for raw samples and plots; empty: none
 
 	Endpoint, Token string   // the server to measure; empty: one of its own
@@ -35,6 +36,7 @@ type Options struct {
 const (
 	Create = "create"
 	Exec   = "exec"
+	RL     = "rl"
 )
 
 // maxErrors is how many failures are shown; all are counted.
@@ -58,12 +60,13 @@ type rawSeries struct {
 
 // Run runs a benchmark. The document is there also when operations failed; an error means that there is none.
 func Run(ctx context.Context, name string, o Options) (_ *Document, err error) {
-	runs := map[string]func(*bench, context.Context) error{Create: (*bench).create, Exec: (*bench).exec}
+	runs := map[string]func(*bench, context.Context) error{Create: (*bench).create, Exec: (*bench).exec, RL: (*bench).rl}
 	run := runs[name]
 	if run == nil {
 		return nil, fmt.Errorf("no benchmark %q", name)
 	}
-	if os.Geteuid() != 0 {
+	inMemory := name == RL && o.Sandboxes == 0 // no server, no image, no peer
+	if os.Geteuid() != 0 && !inMemory {
 		return nil, errors.New("the peers and the images to compare with need root")
 	}
 	b := &bench{Options: o}
@@ -77,16 +80,21 @@ func Run(ctx context.Context, name string, o Options) (_ *Document, err error) {
 			return nil, fmt.Errorf("peer %s: %w", p, err)
 		}
 	}
-	b.sayf("preparing")
-	if b.place, err = openPlace(ctx, b.work, filepath.Join(b.Store, sourceImage, "image.erofs")); err != nil {
-		return nil, err
+	if !inMemory {
+		b.sayf("preparing")
+		if b.place, err = openPlace(ctx, b.work, filepath.Join(b.Store, sourceImage, "image.erofs")); err != nil {
+			return nil, err
+		}
+		defer b.place.close()
 	}
-	defer b.place.close()
 	before := load()
 	if err := run(b, ctx); err != nil {
 		return nil, err
 	}
 	b.document.Machine = machine(ctx, b.Peers) + "; load " + before + " before, " + load() + " after"
+	if name == RL {
+		b.document.Machine += "; " + vectors()
+	}
 	b.document.Command = b.Command
 	for _, e := range b.errors {
 		b.sayf("FAILED %s", e)
