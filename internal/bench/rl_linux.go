@@ -185,6 +185,6 @@ func (b *bench) rlTraining(ctx context.Context) error {
 		}
 		b.rates("train.squared."+run.name, "steps/s", each, times)
 	}
-	b.notef("training: PPO as `dsec rl train squared` does it, 1024 environments, 64 steps an update, minibatches of 8192; environments, policy and learning together; the first update isn't counted")
+	b.notef("training: PPO with rl/train's usual settings, 1024 environments, 64 steps an update, minibatches of 8192; environments, policy and learning together; the first update isn't counted")
 	return nil
 }
