@@ -59,7 +59,8 @@ func TestKill(t *testing.T) {
 	straight, killed := t.TempDir(), t.TempDir()
 	want := saved(t, killConfig(straight, soakSteps(t)), "squared", Hooks{})
 	rnd, kills := env.NewRand(uint64(time.Now().UnixNano())), 0
-	for {
+	var before []byte
+	for patience := time.Duration(1); ; {
 		ctx, cancel := context.WithCancel(t.Context())
 		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestKilledChild$")
 		cmd.Env = append(os.Environ(), childFolder+"="+killed)
@@ -69,7 +70,8 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Within the first run's time there are many checkpoints: any instant is as good as another.
-		timer := time.AfterFunc(time.Duration(100+rnd.IntN(400))*time.Millisecond+soak(t)/50, func() { _ = cmd.Process.Kill() })
+		after := patience * (time.Duration(100+rnd.IntN(400))*time.Millisecond + soak(t)/50)
+		timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 		err := cmd.Wait()
 		timer.Stop()
 		cancel()
@@ -81,6 +83,11 @@ func TestKill(t *testing.T) {
 			t.Fatalf("the run ended by itself: %v\n%s", err, out.Bytes())
 		}
 		kills++
+		now, _ := os.ReadFile(filepath.Join(killed, CheckpointName)) // none yet: no progress
+		if bytes.Equal(now, before) {
+			patience *= 2 // on a machine this slow a run would be killed before its first checkpoint, for ever
+		}
+		before = now
 	}
 	got, err := os.ReadFile(filepath.Join(killed, CheckpointName))
 	if err != nil {
