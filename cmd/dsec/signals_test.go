@@ -16,7 +16,12 @@ import (
 func TestRunWithoutReaderStopsItsSandbox(t *testing.T) {
 	f := newFake(t)
 	f.commands["yes"] = func(ctx context.Context, st *aether.Stream, _ *aether.ExecStart) aether.Exited {
-		for st.Write(ctx, aether.Stdout, []byte("y\n")) == nil {
+		if err := st.Write(ctx, aether.Stdout, []byte("y\n")); err != nil {
+			t.Error(err)
+		}
+		select { // it is killed
+		case <-f.signals:
+		case <-ctx.Done():
 		}
 		return exited(1)
 	}
