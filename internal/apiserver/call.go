@@ -45,6 +45,7 @@ type call struct {
 	started   time.Time
 	status    int    // what was sent; 0: nothing yet
 	code      string // of the problem sent, for metrics and the log
+	after     func() // what is left to do once the answer was sent; nil: nothing
 }
 
 // handler is a route's handler. A returned error becomes a problem document, if nothing was sent before.
@@ -55,6 +56,12 @@ func (s *Server) handle(pattern string, h handler) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		c := w.(*call) // ServeHTTP passes nothing else
 		c.route = pattern
+		defer func() {
+			if c.after != nil {
+				_ = http.NewResponseController(c.ResponseWriter).Flush() // the client has gone
+				c.after()
+			}
+		}()
 		if err := h(c, r); err != nil {
 			c.fail(r, err)
 		}

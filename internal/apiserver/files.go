@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 )
 
 // fileParams are the query parameters of …/files.
@@ -311,6 +312,7 @@ func (s *Server) putFile(c *call, r *http.Request) error {
 	for {
 		n, err := r.Body.Read(chunk)
 		if n > 0 && st.Write(ctx, aether.Stdin, chunk[:n]) != nil {
+			c.after = func() { edgelink.Discard(http.NewResponseController(c.ResponseWriter), r.Body) }
 			break // the answer says why
 		}
 		if errors.Is(err, io.EOF) {

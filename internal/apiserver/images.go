@@ -129,7 +129,7 @@ func (s *Server) importImage(c *call, r *http.Request) error {
 	}
 	defer st.Reset(nil)
 	up := edgelink.StartUpload(ctx, http.NewResponseController(c.ResponseWriter), r.Body, st)
-	defer up.Close()
+	c.after = up.Linger
 	var out *liveAnswer
 	if accepts(r, mediaNDJSON) {
 		out = newLiveAnswer(c, mediaNDJSON)

@@ -15,6 +15,11 @@ import (
 const (
 	uploadChunk = 128 << 10
 	stallTime   = 2 * time.Minute // how long a client may send nothing
+
+	// An answer that overtakes the upload reaches the client only while the rest of the upload is still taken: data that
+	// nobody reads makes the kernel reset the connection, answer and all.
+	lingerTime  = time.Second
+	lingerBytes = 64 << 20
 )
 
 // Controller is what of an [net/http.ResponseController] an upload needs.
@@ -26,13 +31,14 @@ type Controller interface {
 // Upload passes a body on to a stream. It has a goroutine of its own, because the edge may have something to say before
 // the end of the body, which then never comes.
 type Upload struct {
-	st   *aether.Stream
-	body io.Reader
-	rc   Controller
-	quit atomic.Bool // no more is wanted
-	wg   sync.WaitGroup
-	err  error // why the body wasn't passed on to its end; read after wg
-	over atomic.Bool
+	st    *aether.Stream
+	body  io.Reader
+	rc    Controller
+	quit  atomic.Bool // no more is wanted
+	hurry atomic.Bool // nor is what is on its way
+	wg    sync.WaitGroup
+	err   error // why the body wasn't passed on to its end; read after wg
+	over  atomic.Bool
 }
 
 // StartUpload begins to pass a body on to the stdin of a stream.
@@ -54,12 +60,12 @@ func (up *Upload) run(ctx context.Context) error {
 	for {
 		_ = up.rc.SetReadDeadline(time.Now().Add(stallTime)) // not supported: no limit
 		if up.quit.Load() {
-			return errors.New("nothing more is wanted")
+			return up.discard(buf, errors.New("nothing more is wanted"))
 		}
 		n, err := up.body.Read(buf)
 		if n > 0 {
 			if werr := up.st.Write(ctx, aether.Stdin, buf[:n]); werr != nil {
-				return werr
+				return up.discard(buf, werr)
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -70,6 +76,29 @@ func (up *Upload) run(ctx context.Context) error {
 			return &uploadError{err}
 		}
 	}
+}
+
+// Discard takes what a client goes on sending of a body that is no longer wanted, for a second at most, so that it can
+// read the answer it was given.
+func Discard(rc Controller, body io.Reader) {
+	discard(rc, body, make([]byte, uploadChunk), func() bool { return false })
+}
+
+func discard(rc Controller, body io.Reader, buf []byte, hurry func() bool) {
+	_ = rc.SetReadDeadline(time.Now().Add(lingerTime)) // not supported: the body ends with the request
+	for left := lingerBytes; left > 0 && !hurry(); {
+		n, err := body.Read(buf)
+		if err != nil {
+			return
+		}
+		left -= n
+	}
+}
+
+// discard takes what the client goes on sending, and returns why it isn't wanted.
+func (up *Upload) discard(buf []byte, why error) error {
+	discard(up.rc, up.body, buf, up.hurry.Load)
+	return why
 }
 
 // uploadError is a failure to read the body.
@@ -105,17 +134,31 @@ func (up *Upload) Result(ctx context.Context, output func([]byte) error) ([]byte
 
 // why is the cause of the stream's end: what the edge says, else what the body has failed with.
 func (up *Upload) why(err error) error {
+	if _, told := errors.AsType[*api.Error](err); told {
+		return err
+	}
 	up.Close()
-	_, told := errors.AsType[*api.Error](err)
-	if broken, ok := errors.AsType[*uploadError](up.err); ok && !told {
+	if broken, ok := errors.AsType[*uploadError](up.err); ok {
 		return broken
 	}
 	return err
 }
 
+// Linger ends the upload after the answer was sent: what the client is still sending is taken and dropped, for a second
+// at most.
+func (up *Upload) Linger() {
+	up.quit.Store(true)
+	if !up.over.Load() {
+		_ = up.rc.SetReadDeadline(time.Now().Add(lingerTime)) // as in discard
+	}
+	up.st.Reset(nil)
+	up.wg.Wait()
+}
+
 // Close ends the upload wherever it is, and waits for that.
 func (up *Upload) Close() {
 	up.quit.Store(true)
+	up.hurry.Store(true)
 	if !up.over.Load() {
 		_ = up.rc.SetReadDeadline(time.Unix(1, 0)) // not supported: the body ends with the request
 	}
