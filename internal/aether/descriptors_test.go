@@ -116,20 +116,31 @@ func TestDescriptorsRefused(t *testing.T) {
 func TestDescriptorsOfManyOpens(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t)
-	c := connect(t, ends{serverSock: unixfd.Options{MaxFDs: 128}}, func(ctx context.Context, s *aether.Stream) {
+	client, server := dial(t, ends{serverSock: unixfd.Options{MaxFDs: 128}})
+	ready := make(chan struct{})
+	serve(t, server, func(ctx context.Context, s *aether.Stream) {
+		if s.Open().Method == "ready" {
+			close(ready)
+			return
+		}
 		fds := s.TakeFDs()
 		for _, fd := range fds {
 			os.NewFile(uintptr(fd), "passed").Close()
 		}
 		s.Reply(ctx, fmt.Append(nil, len(fds))) //nolint:errcheck // the client notices
 	})
+	// A server that doesn't serve yet takes fewer streams.
+	if _, err := client.Open(ctx, aether.Open{Method: "ready", Closed: true}); err != nil {
+		t.Fatal(err)
+	}
+	<-ready
 	null := must(os.Open(os.DevNull))
 	defer null.Close()
 	const n = 300
 	streams := make([]*aether.Stream, n)
 	for i := range streams {
 		var err error
-		streams[i], err = c.Open(ctx, aether.Open{Method: "take", Closed: true, Hold: i < n-1, FDs: []int{int(null.Fd()), int(null.Fd())}})
+		streams[i], err = client.Open(ctx, aether.Open{Method: "take", Closed: true, Hold: i < n-1, FDs: []int{int(null.Fd()), int(null.Fd())}})
 		if err != nil {
 			t.Fatal(err)
 		}

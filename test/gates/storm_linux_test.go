@@ -147,15 +147,20 @@ func TestShardsMemoryIsFlat(t *testing.T) {
 	}
 	const warm, measured = 1000, 6000
 	execs(warm)
-	before := stats(t, conn)
-	began := time.Now()
-	execs(measured)
-	took := time.Since(began)
-	after := stats(t, conn)
-	grown := after.SysBytes - before.SysBytes
-	t.Logf("%d execs, %.0f/s: the shard has %d KiB, grown by %d KiB; %d collections; %d descriptors, were %d",
-		measured, measured/took.Seconds(), after.SysBytes>>10, grown>>10, after.GCs-before.GCs, after.FDs, before.FDs)
 	const most, whole = 4 << 20, 32 << 20
+	before := stats(t, conn)
+	after, grown := before, int64(most+1)
+	// The runtime takes memory in steps of 4 MiB, and may need one more of them; what leaks comes every time.
+	for round := 0; grown > most && round < 3; round++ {
+		before = after
+		began := time.Now()
+		execs(measured)
+		took := time.Since(began)
+		after = stats(t, conn)
+		grown = after.SysBytes - before.SysBytes
+		t.Logf("%d execs, %.0f/s: the shard has %d KiB, grown by %d KiB; %d collections; %d descriptors, were %d",
+			measured, measured/took.Seconds(), after.SysBytes>>10, grown>>10, after.GCs-before.GCs, after.FDs, before.FDs)
+	}
 	if grown > most || after.SysBytes > whole {
 		t.Errorf("the shard has %d bytes, %d more than after the first %d execs", after.SysBytes, grown, warm)
 	}
