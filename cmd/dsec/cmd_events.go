@@ -59,12 +59,12 @@ func eventDetails(e api.Event) string {
 		if exit, ok := v.(map[string]any); ok && k == "exit" {
 			for _, name := range []string{"exit_code", "signal", "timed_out", "oom_killed", "infra_error"} {
 				if v := exit[name]; v != nil && v != false {
-					parts = append(parts, name+"="+jsonText(v))
+					parts = append(parts, name+"="+show.Value(v))
 				}
 			}
 			continue
 		}
-		parts = append(parts, k+"="+jsonText(v))
+		parts = append(parts, k+"="+show.Value(v))
 	}
 	return strings.Join(parts, " ")
 }

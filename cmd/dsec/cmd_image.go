@@ -107,11 +107,11 @@ func (a *app) importProgress(name string, size int64) (told func(api.ImageEvent)
 		return nil, func() {}
 	}
 	told = func(ev api.ImageEvent) {
-		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, sizeText(ev.Bytes))
+		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, show.Size(ev.Bytes))
 		if ev.Phase == "reading" && size > 0 {
 			done := min(ev.Bytes, size)
 			bar := strings.Repeat("#", int(20*done/size))
-			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/size, sizeText(size))
+			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/size, show.Size(size))
 		}
 		fmt.Fprintf(a.stderr, "\r%s, %d files\x1b[K", show.Line(text), ev.Files)
 	}
@@ -222,7 +222,7 @@ func (a *app) imageGCCommand() *cobra.Command {
 					fmt.Fprintln(a.stdout, show.Line(name))
 				}
 				if format == formatTable {
-					fmt.Fprintf(a.stderr, "%s given back\n", sizeText(done.FreedBytes))
+					fmt.Fprintf(a.stderr, "%s given back\n", show.Size(done.FreedBytes))
 				}
 				return nil
 			})
@@ -299,7 +299,7 @@ func (a *app) images(format string, list []api.Image) error {
 			fmt.Fprintln(w, "NAME\tSIZE\tAGE\tSANDBOXES\tSTORE\tDIGEST")
 			for i := range list {
 				im := &list[i]
-				row(w, im.Name, sizeText(im.SizeBytes), ageText(im.CreatedAt), fmt.Sprint(im.InUse), storeText(im), digestText(im))
+				row(w, im.Name, show.Size(im.SizeBytes), show.Age(im.CreatedAt), fmt.Sprint(im.InUse), storeText(im), digestText(im))
 			}
 		})
 	}
@@ -333,8 +333,8 @@ func (a *app) image(format string, im api.Image) error {
 			for _, kv := range [][2]string{
 				{"Name", im.Name},
 				{"Digest", im.Digest},
-				{"Size", sizeText(im.SizeBytes)},
-				{"Created", timeText(&im.CreatedAt)},
+				{"Size", show.Size(im.SizeBytes)},
+				{"Created", show.Time(&im.CreatedAt)},
 				{"Store", storeText(&im)},
 				{"Sandboxes", fmt.Sprint(im.InUse)},
 				{"Broken", im.Broken},
@@ -351,19 +351,6 @@ func (a *app) image(format string, im api.Image) error {
 		})
 	}
 	return a.document(format, im)
-}
-
-// sizeText prints a number of bytes as people do.
-func sizeText(n int64) string {
-	switch {
-	case n < 1000:
-		return fmt.Sprintf("%d B", n)
-	case n < 1e6:
-		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
-	case n < 1e9:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }
 
 // completeImage completes the name of one image.
@@ -383,7 +370,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]cob
 		list, err := c.Images().List(ctx)
 		for i := range list {
 			if im := &list[i]; !slices.Contains(args, im.Name) {
-				names = append(names, cobra.CompletionWithDesc(show.Line(im.Name), sizeText(im.SizeBytes)))
+				names = append(names, cobra.CompletionWithDesc(show.Line(im.Name), show.Size(im.SizeBytes)))
 			}
 		}
 		return err

@@ -66,7 +66,7 @@ func (a *app) processes(format string, list []api.Process) error {
 				if p.PID > 0 {
 					pid = fmt.Sprint(p.PID)
 				}
-				row(w, p.ID, pid, processState(p), ageText(p.StartedAt), p.Session, clipped(strings.Join(p.Argv, " ")))
+				row(w, p.ID, pid, processState(p), show.Age(p.StartedAt), p.Session, show.Clip(strings.Join(p.Argv, " ")))
 			}
 		})
 	}
@@ -88,13 +88,4 @@ func processState(p *api.Process) string {
 		return p.Exit.Signal
 	}
 	return "unknown"
-}
-
-// clipped keeps a column from filling the screen.
-func clipped(s string) string {
-	const most = 60
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return s
 }

@@ -287,7 +287,7 @@ func (a *app) statsCommand() *cobra.Command {
 				case formatTable:
 					return a.table(func(w io.Writer) {
 						for _, k := range slices.Sorted(maps.Keys(m)) {
-							row(w, k+":", statText(k, m[k]))
+							row(w, k+":", show.Figure(k, m[k]))
 						}
 					})
 				}
@@ -297,35 +297,6 @@ func (a *app) statsCommand() *cobra.Command {
 	}
 	outputFlag(cmd, &format)
 	return cmd
-}
-
-// statText prints a figure with the unit that its name says; limits one by one.
-func statText(name string, v any) string {
-	switch v := v.(type) {
-	case map[string]any:
-		var parts []string
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			parts = append(parts, k+"="+jsonText(v[k]))
-		}
-		return strings.Join(parts, " ")
-	case float64:
-		switch {
-		case strings.HasSuffix(name, "_bytes"):
-			return fmt.Sprintf("%.0f (%.1f MiB)", v, v/(1<<20))
-		case strings.HasSuffix(name, "_ns"):
-			return fmt.Sprintf("%.0f (%s)", v, time.Duration(v).Round(time.Microsecond))
-		}
-	}
-	return jsonText(v)
-}
-
-// jsonText prints one value of a JSON document; a number as it was written.
-func jsonText(v any) string {
-	b, err := show.JSON(v, "")
-	if err != nil {
-		return err.Error()
-	}
-	return strings.Trim(string(b), `"`)
 }
 
 func (a *app) logsCommand() *cobra.Command {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +78,7 @@ func (a *app) sandboxes(format string, list []api.Sandbox) error {
 			for i := range list {
 				sb := &list[i]
 				row(w, sb.ID, string(sb.State), sb.Spec.Image, cpuText(sb.Spec.Resources), memoryText(sb.Spec.Resources),
-					ageText(sb.CreatedAt), mapText(sb.Spec.Labels))
+					show.Age(sb.CreatedAt), show.Map(sb.Spec.Labels))
 			}
 		})
 	}
@@ -113,10 +112,10 @@ func (a *app) sandbox(format string, sb api.Sandbox) error {
 				{"Workdir", sb.Spec.Workdir},
 				{"Hostname", sb.Spec.Hostname},
 				{"Job", sb.Spec.Job},
-				{"Labels", mapText(sb.Spec.Labels)},
-				{"Env", mapText(sb.Spec.Env)},
-				{"Created", timeText(&sb.CreatedAt)},
-				{"Ended", timeText(sb.EndedAt)},
+				{"Labels", show.Map(sb.Spec.Labels)},
+				{"Env", show.Map(sb.Spec.Env)},
+				{"Created", show.Time(&sb.CreatedAt)},
+				{"Ended", show.Time(sb.EndedAt)},
 			} {
 				if kv[1] != "" {
 					row(w, kv[0]+":", kv[1])
@@ -174,37 +173,4 @@ func numberText(n *int64) string {
 		return ""
 	}
 	return fmt.Sprint(*n)
-}
-
-func timeText(t *time.Time) string {
-	if t == nil || t.IsZero() {
-		return ""
-	}
-	return t.Local().Format(time.RFC3339)
-}
-
-func ageText(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	d := time.Since(t)
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-// mapText prints a map in the order of its keys.
-func mapText(m map[string]string) string {
-	pairs := make([]string, 0, len(m))
-	for k, v := range m {
-		pairs = append(pairs, k+"="+v)
-	}
-	slices.Sort(pairs)
-	return strings.Join(pairs, ",")
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/internal/aether"
 )
 
@@ -218,7 +219,7 @@ func TestOutputFormats(t *testing.T) {
 			if stderr != "" || code != 0 {
 				t.Fatalf("%q, %d", stderr, code)
 			}
-			stdout = strings.ReplaceAll(stdout, ageText(now), "AGE")
+			stdout = strings.ReplaceAll(stdout, show.Age(now), "AGE")
 			stdout = strings.ReplaceAll(stdout, now.Local().Format(time.RFC3339), "2026-01-02T03:04:05Z")
 			golden(t, strings.ReplaceAll(args, " ", "_")+".golden", stdout)
 			if strings.ContainsAny(stdout, "\x1b\x07") || strings.ContainsAny(stdout, "\u009b\u202e") {
