@@ -39,7 +39,7 @@ var housePlan = [][]string{
 	{"internal/chronus"},
 	{"internal/chronus/files"},
 	{"internal/chronus/launch"},
-	{"internal/chronus/account", "internal/chronus/journal"},
+	{"internal/chronus/account", "internal/chronus/journal", "internal/chronus/remember"},
 	{"internal/keeper"},
 	{"internal/aether/..."},
 	{"internal/spawn"},

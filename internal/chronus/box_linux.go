@@ -10,6 +10,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/account"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/remember"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -35,6 +36,7 @@ type box struct {
 	procs    map[string]*process
 	reserved map[string]struct{} // ids of commands that aren't in procs, yet or for good
 	sessions map[string]*session
+	memory   remember.Budget     // of the sessions; has a lock of its own
 	left     map[string]struct{} // cgroups of commands that have ended and left processes
 	gone     bool
 

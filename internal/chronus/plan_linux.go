@@ -7,6 +7,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/chronus/account"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/remember"
 )
 
 // plan fills in what is run: arguments, environment, directory, and the script's file where there is one.
@@ -68,7 +69,7 @@ func (x *execution) planSession() error {
 	}
 	if len(c.Cwd) == 0 {
 		se.mu.Lock()
-		c.Cwd = bytes.Clone(se.cwd)
+		c.Cwd = bytes.Clone(se.memory.Cwd)
 		se.mu.Unlock()
 	}
 	if c.Cwd[0] != '/' {
@@ -80,10 +81,19 @@ func (x *execution) planSession() error {
 			if i > 0 {
 				command = append(command, ' ')
 			}
-			command = append(command, quote(a)...)
+			command = append(command, remember.Quote(a)...)
 		}
 	}
-	script, env := se.script(command, account.CompleteEnv(r.Env, c.Who, false), c.Cwd)
+	se.mu.Lock()
+	script, env := se.memory.Script(stateNumber, command, account.CompleteEnv(r.Env, c.Who, false), c.Cwd)
+	closed := se.closed
+	if closed {
+		se.memory.Forget()
+	}
+	se.mu.Unlock()
+	if closed {
+		return se.hasClosed()
+	}
 	c.Env = env
 	return x.planScript(stateNumber, script)
 }

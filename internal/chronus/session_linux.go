@@ -1,14 +1,12 @@
 package chronus
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/remember"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -29,7 +28,6 @@ const (
 	// scriptNumber is where a script that is too long for an argument is; the shell closes it first of all.
 	scriptNumber = 3
 
-	maxState       = 1 << 20
 	interruptGrace = 1500 * time.Millisecond
 )
 
@@ -44,15 +42,13 @@ type session struct {
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	cwd     []byte
-	exports []byte   // the shell's own account of its exported variables; nil before the first command
-	given   [][]byte // the environment that the last command was given
+	memory  remember.Memory
 	running *process
 	closed  bool
 }
 
 func newSession(b *box, id, user string, cwd []byte) *session {
-	se := &session{box: b, id: id, user: user, cwd: cwd, turn: make(chan struct{}, 1)}
+	se := &session{box: b, id: id, user: user, memory: remember.New(&b.memory, cwd), turn: make(chan struct{}, 1)}
 	se.turn <- struct{}{}
 	return se
 }
@@ -70,9 +66,13 @@ func (se *session) acquire(ctx context.Context, st *aether.Stream) error {
 	defer se.mu.Unlock()
 	if se.closed {
 		se.turn <- struct{}{}
-		return api.Errorf(api.CodeNoSuchSession, "session %q has been closed", se.id)
+		return se.hasClosed()
 	}
 	return nil
+}
+
+func (se *session) hasClosed() error {
+	return api.Errorf(api.CodeNoSuchSession, "session %q has been closed", se.id)
 }
 
 func (se *session) release() { se.turn <- struct{}{} }
@@ -100,62 +100,12 @@ func (p *process) endSession() {
 	se.release()
 }
 
-// takeState reads what the shell has saved: the directory, a line with the marker, the exports. The script that was in
-// the file before doesn't begin with a slash.
+// takeState reads what the shell has saved.
 func (se *session) takeState(fd int) {
-	buf := make([]byte, maxState+1)
-	n, err := unix.Pread(fd, buf, 0)
-	if err != nil || n == 0 || n > maxState || buf[0] != '/' {
-		return
+	buf := make([]byte, remember.MaxState+1)
+	if n, err := unix.Pread(fd, buf, 0); err == nil && !se.closed {
+		se.memory.Take(buf[:n])
 	}
-	cwd, exports, ok := bytes.Cut(buf[:n], []byte("\n"+stateMarker+"\n"))
-	if !ok || len(cwd) >= unix.PathMax {
-		return
-	}
-	se.cwd, se.exports = slices.Clone(cwd), slices.Clone(exports)
-}
-
-// stateMarker ends the directory in a saved state. A directory of that name, after a newline, is nobody's accident.
-const stateMarker = "-- dsec session state --"
-
-// script is what the session's shell runs: it gets the variables back, runs the command, saves the state. The command
-// is evaluated as one word, so that nothing in it, not even an open quote, reaches what stands around it.
-func (se *session) script(command []byte, env [][]byte, cwd []byte) (script []byte, initial [][]byte) {
-	save := fmt.Sprintf(`{ pwd; echo "%s"; export -p; } >|/proc/self/fd/%d`, stateMarker, stateNumber)
-	se.mu.Lock()
-	defer se.mu.Unlock()
-	var b bytes.Buffer
-	initial = env
-	if se.exports != nil {
-		b.Write(se.exports)
-		b.WriteByte('\n')
-		// What the caller has changed since the last command counts more than what the session remembers; the rest of
-		// the environment is the session's: a variable that was unset stays unset.
-		initial = nil
-		for _, e := range env {
-			if slices.ContainsFunc(se.given, func(g []byte) bool { return bytes.Equal(g, e) }) {
-				continue
-			}
-			name, value, _ := bytes.Cut(e, []byte{'='})
-			if !isName(name) {
-				initial = append(initial, e)
-				continue
-			}
-			fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
-		}
-	}
-	se.given = cloneList(env)
-	fmt.Fprintf(&b, "PWD=%s\ntrap '%s' 0\neval %s\nset -- \"$?\"\n%s\nexit \"$1\"\n", quote(cwd), save, quote(command), save)
-	initial = append(slices.Clip(initial), append([]byte("PWD="), cwd...))
-	return b.Bytes(), initial
-}
-
-func cloneList(list [][]byte) [][]byte {
-	out := make([][]byte, len(list))
-	for i, v := range list {
-		out[i] = slices.Clone(v)
-	}
-	return out
 }
 
 // interrupt ends the running command: first as Ctrl-C would, then for good.
@@ -206,19 +156,19 @@ func (se *session) put() {
 		se.mu.Unlock()
 		return
 	}
-	saved := savedSession{Box: se.box.Name, ID: se.id, User: se.user, Cwd: se.cwd, Size: -1}
-	if launch.Size(se.given) <= maxInline {
-		saved.Given = se.given
+	saved := savedSession{Box: se.box.Name, ID: se.id, User: se.user, Cwd: se.memory.Cwd, Size: -1}
+	if launch.Size(se.memory.Given) <= maxInline {
+		saved.Given = se.memory.Given
 	}
 	it := keeper.Item{Key: sessionKey + se.box.Name + "/" + se.id, Wait: keeper.NoWait}
 	var err error
-	if se.exports != nil {
-		saved.Size = len(se.exports)
+	if se.memory.Exports != nil {
+		saved.Size = len(se.memory.Exports)
 		if saved.Size <= maxInline {
-			saved.Exports = se.exports
+			saved.Exports = se.memory.Exports
 		} else {
 			var fd int
-			if fd, err = launch.MemFile("session", se.exports); err == nil {
+			if fd, err = launch.MemFile("session", se.memory.Exports); err == nil {
 				defer func() { _ = unix.Close(fd) }()
 				it.FDs = []int{fd}
 			}
@@ -238,21 +188,21 @@ func (se *session) put() {
 // restoreSession makes a session of what an earlier shard has put.
 func restoreSession(b *box, saved *savedSession, fds []int) (*session, error) {
 	se := newSession(b, saved.ID, saved.User, saved.Cwd)
-	se.given = saved.Given
-	if saved.Size <= maxInline {
-		if se.exports = saved.Exports; saved.Size >= 0 && se.exports == nil {
-			se.exports = []byte{}
+	exports := saved.Exports
+	switch {
+	case saved.Size > maxInline:
+		if len(fds) != 1 || saved.Size > remember.MaxState {
+			return nil, errors.New("no state")
 		}
-		return se, nil
+		exports = make([]byte, saved.Size)
+		if n, err := unix.Pread(fds[0], exports, 0); err != nil || n != saved.Size {
+			return nil, fmt.Errorf("read state: %d of %d bytes: %w", n, saved.Size, err)
+		}
+		_ = unix.Close(fds[0])
+	case saved.Size >= 0 && exports == nil:
+		exports = []byte{}
 	}
-	if len(fds) != 1 || saved.Size > maxState {
-		return nil, errors.New("no state")
-	}
-	defer func() { _ = unix.Close(fds[0]) }()
-	se.exports = make([]byte, saved.Size)
-	if n, err := unix.Pread(fds[0], se.exports, 0); err != nil || n != saved.Size {
-		return nil, fmt.Errorf("read state: %d of %d bytes: %w", n, saved.Size, err)
-	}
+	se.memory.Restore(exports, saved.Given)
 	return se, nil
 }
 
@@ -264,6 +214,7 @@ func (se *session) close() {
 		return
 	}
 	se.closed = true
+	se.memory.Forget()
 	p := se.running
 	se.mu.Unlock()
 	se.box.shard.del(sessionKey + se.box.Name + "/" + se.id)
@@ -327,7 +278,7 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 func (se *session) describe() *api.Session {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	d := &api.Session{ID: se.id, Cwd: string(se.cwd), User: se.user, Busy: se.running != nil}
+	d := &api.Session{ID: se.id, Cwd: string(se.memory.Cwd), User: se.user, Busy: se.running != nil}
 	if se.running != nil {
 		d.Process = se.running.meta.ID
 	}
@@ -343,29 +294,4 @@ func isID(v string) bool {
 		}
 	}
 	return v != "" && len(v) <= 64
-}
-
-// quote makes v one word for a shell.
-func quote(v []byte) []byte {
-	q := make([]byte, 0, len(v)+2)
-	q = append(q, '\'')
-	for _, c := range v {
-		if c == '\'' {
-			q = append(q, `'\''`...)
-			continue
-		}
-		q = append(q, c)
-	}
-	return append(q, '\'')
-}
-
-// isName tells whether v can be the name of a shell variable.
-func isName(v []byte) bool {
-	for i, c := range v {
-		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return len(v) > 0
 }

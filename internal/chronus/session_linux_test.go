@@ -171,6 +171,49 @@ func TestSessionOutlivesItsShard(t *testing.T) {
 	}
 }
 
+// What sessions remember is the shard's memory, not the sandbox's: it has a limit of its own.
+func TestSessionsTogetherRememberLittle(t *testing.T) {
+	s := newSandbox(t)
+	const many = 30
+	ids := make([]string, many)
+	for i := range ids {
+		ids[i] = s.newSession(api.Session{})
+		s.in(ids[i], `export SMALL=1`)
+		s.in(ids[i], `x=$(head -c 90000 /dev/zero | tr '\0' x); for i in 0 1 2 3 4 5 6 7 8 9; do export "A$i=$x"; done; cd /tmp`)
+	}
+	if err := s.unary("gc", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	var st struct {
+		HeapBytes int64 `json:"heap_bytes"`
+	}
+	if err := s.unary("stats", nil, &st); err != nil || st.HeapBytes > 16<<20 {
+		t.Errorf("the shard's heap is %d bytes, %v", st.HeapBytes, err)
+	}
+	for i, want := range map[int]string{0: "/tmp\n1 90000\n", many - 1: "/tmp\n1 0\n"} {
+		if got := s.in(ids[i], `pwd; echo $SMALL ${#A9}`); got != want {
+			t.Errorf("session %d: %q, want %q", i, got, want)
+		}
+	}
+	if err := s.unary("session.close", []byte(ids[0]), nil); err != nil {
+		t.Error(err)
+	}
+	s.in(ids[many-1], `export "A9=$(head -c 90000 /dev/zero | tr '\0' x)"`)
+	if got := s.in(ids[many-1], `echo ${#A9}`); got != "90000\n" {
+		t.Errorf("after another session's end: %q", got)
+	}
+}
+
+func TestSessionKeepsItsDirectoryWhenItsVariablesAreTooLarge(t *testing.T) {
+	s := newSandbox(t)
+	id := s.newSession(api.Session{})
+	s.in(id, `export KEPT=1`)
+	s.in(id, `x=$(printf %0100000d 0); i=0; while [ $i -lt 30 ]; do export "A$i=$x"; i=$((i+1)); done; KEPT=2; cd /tmp`)
+	if got := s.in(id, `pwd; echo $KEPT ${#A0}`); got != "/tmp\n1 0\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Case 26.
 func TestNoShell(t *testing.T) {
 	s := newSandbox(t)
