@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -200,6 +201,27 @@ func TestResolve(t *testing.T) {
 	}
 	if _, err := libdsec.Resolve(func(string) string { return "" }, libdsec.Contexts{}); !libdsec.IsCode(err, api.CodeInvalid) {
 		t.Errorf("Resolve() of nothing = %v, want a typed error", err)
+	}
+}
+
+// A file that the environment names may be anything. A device without end would be read until the memory is full.
+func TestSettingsAreReadFromSmallRegularFiles(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large.json")
+	if err := os.WriteFile(large, []byte(`{"endpoint":"http://file","token":"tf"}`+strings.Repeat(" ", 1<<20)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{os.DevNull: "regular", dir: "regular", large: "larger"} {
+		if s, err := libdsec.ReadContextFile(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ReadContextFile(%s) = %+v, %v", file, s, err)
+		}
+		store := libdsec.Contexts{Dir: t.TempDir()}
+		if err := os.Symlink(file, filepath.Join(store.Dir, "current")); err != nil {
+			t.Fatal(err)
+		}
+		if name, err := store.Current(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Current() of %s = %.20q, %v", file, name, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -142,7 +143,7 @@ func (c Contexts) Current() (string, error) {
 	if c.Dir == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(filepath.Join(c.Dir, "current"))
+	b, err := readSettings(filepath.Join(c.Dir, "current"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -225,8 +226,34 @@ func (c Contexts) path(name string) (string, error) {
 
 func contextName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`) }
 
+// maxSettings is the most that is read of a file.
+const maxSettings = 1 << 20
+
+// readSettings reads a regular file. What the environment names may be a device without end, or a pipe that nobody
+// writes to.
+func readSettings(path string) ([]byte, error) {
+	if st, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxSettings {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %d bytes", maxSettings)}
+	}
+	return b, nil
+}
+
 func readJSON(path string, v any) error {
-	b, err := os.ReadFile(path)
+	b, err := readSettings(path)
 	if err != nil {
 		return err
 	}
