@@ -35,6 +35,12 @@ type Backend interface {
 // adopted sandbox holds (its id range) is given out before.
 type Warmer interface{ Warm() }
 
+// Lister is a Backend that can tell which sandboxes exist, those that the edge doesn't know of too. The edge calls List
+// once, after all adoptions and before Warm, and has Clean remove what has no record.
+type Lister interface {
+	List() ([]string, error)
+}
+
 // BoxParams says what to make.
 type BoxParams struct {
 	ID      string

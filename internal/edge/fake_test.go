@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -122,6 +124,8 @@ func (f *fake) living() map[string]bool {
 }
 
 func (f *fake) Name() string { return "container" }
+
+func (f *fake) List() ([]string, error) { return slices.Sorted(maps.Keys(f.living())), f.fault("list") }
 
 func (f *fake) Warm() { f.warm = true }
 

@@ -215,6 +215,12 @@ func orphan(name string, known map[string]bool) bool {
 	return false
 }
 
+// missing tells whether there is certainly no record, not even one that can't be read.
+func (s *store) missing(id string) bool {
+	_, err := os.Lstat(s.path(id))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 func (s *store) read(id string) (*record, error) {
 	raw, err := os.ReadFile(s.path(id))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
@@ -61,10 +62,32 @@ func (e *Edge) recover(ctx context.Context) error {
 	}
 	e.parallel(len(todo), func(i int) { e.restore(ctx, todo[i]) })
 	e.parallel(len(damaged), func(i int) { e.discard(ctx, damaged[i]) })
+	e.removeUnrecorded(ctx)
 	if len(todo) > 0 {
 		e.log.Info("sandboxes restored", slog.Int("count", len(todo)), slog.Duration("took", time.Since(begun)))
 	}
 	return context.Cause(ctx)
+}
+
+// removeUnrecorded ends sandboxes whose record has vanished: nobody could reach or end them, and admission doesn't count
+// them. One whose record is there, and was left alone, is too.
+func (e *Edge) removeUnrecorded(ctx context.Context) {
+	l, ok := e.cfg.Backend.(Lister)
+	if !ok || context.Cause(ctx) != nil {
+		return
+	}
+	ids, err := l.List()
+	if err != nil {
+		e.log.Warn("sandboxes without a record not looked for", slog.Any("err", err))
+		return
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return e.boxes[id] != nil || !e.store.missing(id) })
+	e.parallel(len(ids), func(i int) {
+		e.log.Warn("sandbox without a record is removed", slog.String("sandbox", ids[i]))
+		if err := e.cfg.Backend.Clean(ctx, ids[i], nil); err != nil {
+			e.log.Error("sandbox without a record not removed", slog.String("sandbox", ids[i]), slog.Any("err", err))
+		}
+	})
 }
 
 // restore deals with one sandbox that was alive when it was last recorded, or whose remains weren't cleared away.

@@ -246,6 +246,23 @@ func TestAdoption(t *testing.T) {
 	until(t, "the death of the adopted is noticed", func() bool { return n.get(alive.ID).State == api.StateFailed })
 }
 
+func TestSandboxWhoseRecordHasVanishedIsRemoved(t *testing.T) {
+	n := startNode(t, nil)
+	kept, lost, later := n.create(plain), n.create(plain), n.create(plain)
+	n.stop()
+	n.edit(later.ID, func(r map[string]any) { r["version"] = 99 })
+	if err := os.Remove(filepath.Join(n.inst.DataDir, "sandboxes", lost.ID+".json")); err != nil {
+		t.Fatal(err)
+	}
+	n.up()
+	if living := n.fake.living(); !living[kept.ID] || living[lost.ID] || !living[later.ID] {
+		t.Errorf("living %v, want %s and %s", living, kept.ID, later.ID)
+	}
+	if tr := n.exec("p", kept.ID, argv("say", "hi"), nil); string(tr.stdout) != "hi" {
+		t.Errorf("exec in the one that stays: %+v", tr)
+	}
+}
+
 // edit changes a record while no edge runs.
 func (n *node) edit(id string, change func(map[string]any)) {
 	n.t.Helper()

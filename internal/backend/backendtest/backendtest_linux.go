@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -265,12 +266,26 @@ func cleanWithoutState(r *run) {
 	_, p, state := r.start()
 	r.close()
 	r.open()
+	r.listed(p.ID, true)
 	if err := r.backend.Clean(r.Context(), p.ID, nil); err != nil {
 		r.Errorf("Clean() = %v", err)
 	}
+	r.listed(p.ID, false)
 	// The process that forgot the sandbox is this one, which goes on living as init's parent.
 	if _, err := initOf(r, state).Wait(); err != nil {
 		r.Errorf("wait for init: %v", err)
+	}
+}
+
+// listed checks that a backend that lists tells of a sandbox, or doesn't.
+func (r *run) listed(id string, want bool) {
+	r.Helper()
+	l, ok := r.backend.(edge.Lister)
+	if !ok {
+		return
+	}
+	if ids, err := l.List(); err != nil || slices.Contains(ids, id) != want {
+		r.Errorf("List() = %v, %v; with %s: %v", ids, err, id, want)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 var (
 	_ edge.Backend = (*Backend)(nil)
 	_ edge.Warmer  = (*Backend)(nil)
+	_ edge.Lister  = (*Backend)(nil)
 	_ edge.Box     = (*box)(nil)
 )
 

@@ -382,6 +382,19 @@ func (b *Backend) Clean(ctx context.Context, id string, raw json.RawMessage) err
 	return nil
 }
 
+// List tells which sandboxes have groups.
+func (b *Backend) List() ([]string, error) {
+	shards, err := b.cfg.Cgroups.List()
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, sh := range shards {
+		ids = append(ids, sh.Boxes...)
+	}
+	return ids, nil
+}
+
 // cleanGroups removes a sandbox's groups, and with them its processes, from whichever shard has them.
 func (b *Backend) cleanGroups(ctx context.Context, id string) error {
 	list, err := b.cfg.Cgroups.List()
