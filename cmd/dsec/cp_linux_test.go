@@ -103,7 +103,7 @@ func TestRealCopyOfTarStreams(t *testing.T) {
 	ok, inside, id := bed.ok, bed.inside, bed.id
 	inside("mkdir -p /img/src/etc/profile.d; echo -n old > /img/src/etc/profile.d/old")
 	stream := ok("", "sandbox", "cp", id+":/img/src/etc", "-")
-	names := ""
+	var names strings.Builder
 	for r := tar.NewReader(strings.NewReader(stream)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -112,10 +112,10 @@ func TestRealCopyOfTarStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names += h.Name + "\n"
+		names.WriteString(h.Name + "\n")
 	}
-	if !strings.Contains(names, "profile.d/old\n") {
-		t.Errorf("names: %s", names)
+	if !strings.Contains(names.String(), "profile.d/old\n") {
+		t.Errorf("names: %s", names.String())
 	}
 	inside("mkdir -m 777 /untarred")
 	ok(stream, "sandbox", "cp", "-", id+":/untarred", "--user", "1000:1000")

@@ -81,7 +81,7 @@ func (d *Document) WriteTable(w io.Writer) error {
 	for _, r := range d.Results {
 		var against strings.Builder
 		for _, peer := range slices.Sorted(maps.Keys(r.Ratio)) {
-			against.WriteString(fmt.Sprintf(" %s %s (%.2fx)", peer, number(r.Peers[peer].Value), r.Ratio[peer]))
+			fmt.Fprintf(&against, " %s %s (%.2fx)", peer, number(r.Peers[peer].Value), r.Ratio[peer])
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name, r.Concurrency, r.N, r.Failures, number(r.Value), r.Unit,
 			number(r.P10), number(r.P50), number(r.P90), number(r.P99), against.String())

@@ -141,9 +141,9 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	got.WriteString(fmt.Sprint(o.DType, o.Len, o.Shape))
+	fmt.Fprint(&got, o.DType, o.Len, o.Shape)
 	for _, leaf := range o.Leaves {
-		got.WriteString(fmt.Sprint(" ", leaf.Path, ":", leaf.Offset, "+", leaf.Len))
+		fmt.Fprint(&got, " ", leaf.Path, ":", leaf.Offset, "+", leaf.Len)
 	}
 	if want := "float32 6 [6] /pixels:0+3 /speed:3+2 /gear/0:5+1"; got.String() != want {
 		t.Errorf("layout %s, want %s", got.String(), want)

@@ -184,7 +184,7 @@ func TestOrdered(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, b := range blocks {
-			got.WriteString(fmt.Sprint(b.Index))
+			fmt.Fprint(&got, b.Index)
 		}
 		if err := a.Send(blocks[1], blocks[0]); err != nil {
 			t.Fatal(err)
