@@ -41,10 +41,10 @@ type box struct {
 	gone     bool
 
 	// accMu guards the accounts and is held while they are read.
-	accMu     sync.Mutex
-	files     account.Files
-	accRead   time.Time
-	accByName map[string]*account.Account
+	accMu   sync.Mutex
+	files   account.Files
+	accRead time.Time
+	accRoot *account.Account
 
 	// ptyMu guards devpts and is held while it is mounted.
 	ptyMu  sync.Mutex
@@ -157,39 +157,30 @@ func (b *box) close() {
 }
 
 const (
-	accountsFor  = time.Second // how long what was read of the account files counts
+	accountsFor  = time.Second // how long what was read of the account files counts for root
 	accountsFile = 1 << 20     // the most that is read of one
 )
 
-// accountOf finds who a command runs as. Names that aren't known make the files be read again, so an account is there
-// for the command after the one that made it.
+// accountOf finds who a command runs as. The account files are read for every command but root's, whose entry hardly ever
+// changes, so an account or a group is there for the command after the one that made it.
 func (b *box) accountOf(who string) (*account.Account, error) {
 	if who == "" {
 		who = b.spec.User
 	}
 	b.accMu.Lock()
 	defer b.accMu.Unlock()
-	fresh := time.Since(b.accRead) < accountsFor
-	if acc := b.accByName[who]; acc != nil && fresh {
-		return acc, nil
+	root := who == "" || who == "0" || who == "root"
+	if root && b.accRoot != nil && time.Since(b.accRead) < accountsFor {
+		return b.accRoot, nil
 	}
-	if !fresh {
-		if err := b.readAccounts(); err != nil {
-			return nil, err
-		}
-	}
-	acc, err := b.files.Lookup(who)
-	if api.IsCode(err, api.CodeNoSuchUser) && fresh {
-		if err := b.readAccounts(); err != nil {
-			return nil, err
-		}
-		acc, err = b.files.Lookup(who)
-	}
-	if err != nil {
+	if err := b.readAccounts(); err != nil {
 		return nil, err
 	}
-	b.accByName[who] = acc
-	return acc, nil
+	acc, err := b.files.Lookup(who)
+	if root {
+		b.accRoot = acc
+	}
+	return acc, err
 }
 
 func (b *box) readAccounts() error {
@@ -198,6 +189,6 @@ func (b *box) readAccounts() error {
 		return err
 	}
 	b.files.Passwd, b.files.Group = launch.ReadRegular(fds[0], b.files.Passwd, accountsFile), launch.ReadRegular(fds[1], b.files.Group, accountsFile)
-	b.accRead, b.accByName = time.Now(), make(map[string]*account.Account)
+	b.accRead, b.accRoot = time.Now(), nil
 	return nil
 }
