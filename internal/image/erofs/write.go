@@ -19,6 +19,10 @@ const (
 	slotSize  = 32 // inodes are numbered by such slots
 	entrySize = 12 // a directory's entry without its name
 
+	// fsck.erofs 1.5 reads the header of the attributes behind every inode, whether it has any or not, and takes it for
+	// damage when the image ends before.
+	xattrHeader = 12
+
 	maxInline     = blockSize - 2*inodeSize // of a directory or link beside its inode
 	maxInlineFile = 2048                    // of a regular file: larger ones are read faster from blocks
 )
@@ -53,7 +57,7 @@ func Write(w io.Writer, root *Node, data io.ReaderAt) error {
 	if err := im.place(root, ""); err != nil {
 		return err
 	}
-	metaBlocks := (im.meta + blockSize - 1) >> blockBits
+	metaBlocks := (im.meta + xattrHeader + blockSize - 1) >> blockBits
 	if im.blocks+metaBlocks > math.MaxUint32 || uint64(len(im.nodes)) > math.MaxUint32 {
 		return errTooLarge
 	}
@@ -67,7 +71,7 @@ func Write(w io.Writer, root *Node, data io.ReaderAt) error {
 			}
 		}
 	}
-	if err := im.writeInodes(); err != nil {
+	if err := im.writeInodes(metaBlocks << blockBits); err != nil {
 		return err
 	}
 	return im.out.Flush()
@@ -215,8 +219,8 @@ func (im *writer) zeros(n uint64) error {
 	return nil
 }
 
-// writeInodes writes the inodes' part.
-func (im *writer) writeInodes() error {
+// writeInodes writes the inodes' part, which takes size bytes.
+func (im *writer) writeInodes(size uint64) error {
 	at := uint64(0)
 	for _, n := range im.nodes {
 		p := &n.place
@@ -237,7 +241,7 @@ func (im *writer) writeInodes() error {
 			at += uint64(p.size)
 		}
 	}
-	return im.zeros(-at % blockSize)
+	return im.zeros(size - at)
 }
 
 // inode is a node's inode, always in the large form.
