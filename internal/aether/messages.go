@@ -8,7 +8,7 @@ const (
 	MsgGap     uint8 = 4 // body [Gap]
 	MsgSignal  uint8 = 5 // body [Signal]
 	MsgResize  uint8 = 6 // body [Resize]
-	MsgAck     uint8 = 7 // no body
+	MsgAck     uint8 = 7 // body [Ack]
 )
 
 // Open is what a stream is opened with.
@@ -104,6 +104,11 @@ type Signal struct {
 	ID     string
 	Signal int32
 	Tree   bool
+}
+
+// Ack is the body of [MsgAck]. The caller's, which asks for one, is empty.
+type Ack struct {
+	Dropped bool // some of the input that came before wasn't taken: the process has ended or closed it
 }
 
 // Resize is the body of [MsgResize] and of method "resize".

@@ -295,6 +295,21 @@ func (m *Resize) Unmarshal(b []byte) error {
 }
 
 // AppendTo appends m in wire format to b.
+func (m *Ack) AppendTo(b []byte) []byte { return appendBool(b, 1, m.Dropped) }
+
+// Unmarshal decodes b into m; fields it doesn't know are skipped.
+func (m *Ack) Unmarshal(b []byte) error {
+	*m = Ack{}
+	d := decoder{rest: b}
+	for d.next() {
+		if d.field == 1 {
+			m.Dropped = d.bool()
+		}
+	}
+	return d.done("Ack")
+}
+
+// AppendTo appends m in wire format to b.
 func (m *AddBox) AppendTo(b []byte) []byte {
 	b = appendString(b, 1, m.Name)
 	b = appendString(b, 2, m.User)

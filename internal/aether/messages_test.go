@@ -25,7 +25,7 @@ func codecs() map[string]func() codec {
 		"hello": func() codec { return new(Hello) }, "exec-start": func() codec { return new(ExecStart) },
 		"started": func() codec { return new(Started) }, "exited": func() codec { return new(Exited) },
 		"gap": func() codec { return new(Gap) }, "attach": func() codec { return new(Attach) },
-		"signal": func() codec { return new(Signal) }, "resize": func() codec { return new(Resize) },
+		"signal": func() codec { return new(Signal) }, "resize": func() codec { return new(Resize) }, "ack": func() codec { return new(Ack) },
 		"add-box": func() codec { return new(AddBox) },
 	}
 }

@@ -269,6 +269,7 @@ func (e *fakeEdge) takeInput(ctx context.Context, s *aether.Stream) error {
 	if wait != nil {
 		<-wait
 	}
+	var m aether.Ack
 	for {
 		f, err := s.Recv(ctx)
 		if err != nil {
@@ -276,6 +277,7 @@ func (e *fakeEdge) takeInput(ctx context.Context, s *aether.Stream) error {
 		}
 		e.mu.Lock()
 		if f.Channel == aether.Stdin {
+			m.Dropped = m.Dropped || e.closed
 			e.input = append(e.input, f.Data...)
 			e.closed = e.closed || f.End
 		}
@@ -283,7 +285,7 @@ func (e *fakeEdge) takeInput(ctx context.Context, s *aether.Stream) error {
 		ack := f.Channel == aether.Message && f.Type == aether.MsgAck
 		f.Release()
 		if ack {
-			if err := s.Send(ctx, aether.MsgAck, nil); err != nil {
+			if err := s.Send(ctx, aether.MsgAck, m.AppendTo(nil)); err != nil {
 				return err
 			}
 		}

@@ -17,7 +17,7 @@ const inputChunk = 32 << 10
 // What the process prints in the meantime comes here too and is dropped, or it would wait for us.
 type inputStream struct {
 	st    *aether.Stream
-	acked chan struct{} // one per acknowledgement
+	acked chan bool     // one per acknowledgement: whether all input was taken
 	ended chan struct{} // closed when the stream has ended
 	err   error         // why; read after ended
 	stop  context.CancelCauseFunc
@@ -41,7 +41,7 @@ func (s *Server) openInput(ctx context.Context, c *call, id, pid string) (*input
 
 // newInput takes over a stream whose output nobody wants.
 func newInput(ctx context.Context, st *aether.Stream) *inputStream {
-	in := &inputStream{st: st, acked: make(chan struct{}, 1), ended: make(chan struct{})}
+	in := &inputStream{st: st, acked: make(chan bool, 1), ended: make(chan struct{})}
 	ctx, in.stop = context.WithCancelCause(ctx)
 	go in.drain(ctx)
 	return in
@@ -57,10 +57,12 @@ func (in *inputStream) drain(ctx context.Context) {
 			return
 		}
 		ack := f.Channel == aether.Message && f.Type == aether.MsgAck
+		var m aether.Ack
+		taken := ack && m.Unmarshal(f.Data) == nil && !m.Dropped
 		f.Release()
 		if ack {
 			select {
-			case in.acked <- struct{}{}:
+			case in.acked <- taken:
 			default: // more than was asked for
 			}
 		}
@@ -74,7 +76,10 @@ func (in *inputStream) settle(ctx context.Context) error {
 		return in.why(err)
 	}
 	select {
-	case <-in.acked:
+	case taken := <-in.acked:
+		if !taken {
+			return errNotTaken()
+		}
 		return nil
 	case <-in.ended:
 		return in.why(in.err)
@@ -91,9 +96,13 @@ func (in *inputStream) why(err error) error {
 		return e
 	}
 	if errors.Is(in.err, io.EOF) || errors.Is(err, io.EOF) {
-		return api.Errorf(api.CodeWrongState, "the process has ended or closed its input")
+		return errNotTaken()
 	}
 	return err
+}
+
+func errNotTaken() error {
+	return api.Errorf(api.CodeWrongState, "the process has ended or closed its input")
 }
 
 func (in *inputStream) close() {

@@ -136,6 +136,16 @@ func TestStdinIsOrderedAndAcknowledged(t *testing.T) {
 	}
 }
 
+func TestStdinThatIsNotTakenIsRefused(t *testing.T) {
+	r := newRig(t)
+	if resp := r.do(request{method: "POST", path: proc + "/stdin?close=1", body: "in"}); resp.status != 200 {
+		t.Fatalf("stdin = %d %s", resp.status, resp.body)
+	}
+	if resp := r.do(request{method: "POST", path: proc + "/stdin", body: "late"}); resp.status != 409 || resp.problem.Code != api.CodeWrongState {
+		t.Errorf("stdin after its end = %d %s", resp.status, resp.body)
+	}
+}
+
 // TestStdinHoldsBackTheClient: a process that doesn't read makes the client wait, not the server collect.
 func TestStdinHoldsBackTheClient(t *testing.T) {
 	r := newRig(t)

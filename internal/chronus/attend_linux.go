@@ -118,27 +118,35 @@ func (p *process) listen(ctx context.Context, st *aether.Stream) {
 
 // hear handles input, signals and sizes until the stream ends or ctx does.
 func (p *process) hear(ctx context.Context, st *aether.Stream) error {
+	var ack aether.Ack
 	for {
 		f, err := st.Recv(ctx)
 		if err != nil {
 			return err
 		}
-		p.receive(ctx, st, &f)
+		switch {
+		case f.Channel == aether.Message && f.Type == aether.MsgAck: // all input that came before has been taken, or won't be
+			_ = st.Send(ctx, aether.MsgAck, ack.AppendTo(nil)) // a caller that has gone needs none
+		default:
+			ack.Dropped = !p.receive(ctx, st, &f) || ack.Dropped
+		}
 		f.Release()
 	}
 }
 
-func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Frame) {
+// receive handles a frame, and tells whether its input, if it is input, has been taken.
+func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Frame) (taken bool) {
+	taken = true
 	p.mu.Lock()
 	mine := p.owner == st
 	p.mu.Unlock()
 	switch f.Channel { //nolint:exhaustive // a caller sends nothing else that means something
 	case aether.Stdin:
 		if p.stdin == nil || !mine {
-			return
+			return false
 		}
 		if len(f.Data) > 0 {
-			p.stdin.write(ctx, f.Data)
+			taken = p.stdin.write(ctx, f.Data)
 		}
 		if f.End {
 			p.stdin.close(ctx)
@@ -155,10 +163,9 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 			if m.Unmarshal(f.Data) == nil {
 				_ = p.resize(&m)
 			}
-		case aether.MsgAck: // all input that came before has been taken, or won't be
-			_ = st.Send(ctx, aether.MsgAck, nil) // a caller that has gone needs none
 		}
 	}
+	return taken
 }
 
 // quick waits for a short command's end and answers. done is false when it has to become a process, which it is then.

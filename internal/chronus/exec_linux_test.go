@@ -89,7 +89,7 @@ func TestEndsAreToldApart(t *testing.T) {
 // Case 21.
 func TestMissingCommandFailsAtOnceWithAType(t *testing.T) {
 	s := newSandbox(t)
-	s.sh(`cd /tmp; echo x >plain; printf '#!/no/such\n' >lost; echo 'true' >text; chmod 755 lost text; mkdir dir`)
+	s.sh(`cd /tmp; echo x >plain; printf '#!/no/such\n' >lost; echo 'true' >text; chmod 755 lost text; mkdir dir; ln -s /tmp/loop loop`)
 	for name, tc := range map[string]struct {
 		command string
 		code    api.Code
@@ -100,6 +100,7 @@ func TestMissingCommandFailsAtOnceWithAType(t *testing.T) {
 		"directory":      {"/tmp/dir", api.CodeCommandNotExecutable, 126},
 		"not-executable": {"/tmp/plain", api.CodeCommandNotExecutable, 126},
 		"no-interpreter": {"/tmp/lost", api.CodeCommandNotFound, 127},
+		"link-to-itself": {"/tmp/loop", api.CodeCommandNotExecutable, 126},
 		"not-a-program":  {"/tmp/text", api.CodeCommandNotExecutable, 126},
 		"below-a-file":   {"/tmp/plain/x", api.CodeCommandNotFound, 127},
 	} {

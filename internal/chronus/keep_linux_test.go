@@ -2,6 +2,7 @@ package chronus_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -42,6 +43,7 @@ func TestKeptProcessIsListedAndReplayed(t *testing.T) {
 	if string(c.out[0]) != "got in\n" {
 		t.Errorf("output %q", c.out[0])
 	}
+	s.wantDropped("p1")
 	r := s.attach(aether.Attach{ID: "p1"}).finish()
 	wantExit(t, r, 4)
 	if string(r.out[0]) != "one\ngot in\n" {
@@ -388,4 +390,39 @@ func TestRemovalDuringStarts(t *testing.T) {
 		wg.Wait()
 	}
 	wantExit(t, keeper.exe("true"), 0)
+}
+
+// wantDropped gives input to a process that takes none: it isn't acknowledged as taken.
+func (s *sandbox) wantDropped(id string) {
+	s.Helper()
+	m := aether.Attach{ID: id, Stdin: true, FromNow: true}
+	st, err := s.connect().Open(s.Context(), aether.Open{Method: "attach", Sandbox: s.id, Body: m.AppendTo(nil)})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer st.Reset(nil)
+	if err := errors.Join(st.Write(s.Context(), aether.Stdin, []byte("lost")), st.Send(s.Context(), aether.MsgAck, nil)); err != nil {
+		return // told by the end of the stream
+	}
+	for {
+		f, err := st.Recv(s.Context())
+		if err != nil {
+			return
+		}
+		var ack aether.Ack
+		taken := f.Channel == aether.Message && f.Type == aether.MsgAck && ack.Unmarshal(f.Data) == nil && !ack.Dropped
+		f.Release()
+		if taken {
+			s.Error("input that nobody took was acknowledged")
+		}
+	}
+}
+
+func TestInputThatIsNotTakenIsNotAcknowledged(t *testing.T) {
+	s := newSandbox(t)
+	c := s.exec(aether.ExecStart{ID: "closed", Shell: []byte("exec </dev/null; echo up; sleep 1"), Keep: true, Stdin: true})
+	c.until("output", func() bool { return len(c.out[0]) > 0 })
+	s.wantDropped("closed")
+	wantExit(t, s.attach(aether.Attach{ID: "closed"}).finish(), 0)
+	s.wantDropped("closed")
 }

@@ -43,7 +43,7 @@ func (p *process) resize(m *aether.Resize) error {
 	p.mu.Lock()
 	over := p.files || p.gone
 	p.mu.Unlock()
-	if over {
+	if over || p.finished() != nil {
 		return api.Errorf(api.CodeNoSuchProcess, "process %s has ended", p.meta.ID)
 	}
 	return launch.SetSize(p.src[0].FD(), uint16(m.Rows), uint16(m.Cols))

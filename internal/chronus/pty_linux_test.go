@@ -89,6 +89,9 @@ func TestTerminalHasOneOwner(t *testing.T) {
 	wantCode(t, c.finish(), api.CodeConflict)
 	d.typed("hello\r", "got hello\r\n")
 	wantExit(t, d.finish(), 3)
+	if err := s.unary("resize", (&aether.Resize{ID: "tty", Rows: 4, Cols: 5}).AppendTo(nil), nil); !api.IsCode(err, api.CodeNoSuchProcess) {
+		t.Errorf("resize after the end: %v", err)
+	}
 	if r := s.exec(aether.ExecStart{ID: "plain", Shell: []byte("true"), Keep: true}).finish(); r.err != nil {
 		t.Fatal(r.err)
 	}

@@ -149,7 +149,7 @@ func TestSessionWhoseDirectoryIsGone(t *testing.T) {
 	s.in(id, `mkdir /tmp/d; cd /tmp/d`)
 	s.sh(`rmdir /tmp/d`)
 	e := wantCode(t, s.exec(aether.ExecStart{Argv: bytesOf("pwd"), Session: id}).finish(), api.CodeWorkdirNotFound)
-	if !strings.Contains(e.Detail, "/tmp/d") {
+	if !strings.Contains(e.Detail, "/tmp/d") || !strings.Contains(e.Hint, "cwd") {
 		t.Errorf("error %q", e.Detail)
 	}
 	r := s.exec(aether.ExecStart{Argv: bytesOf("pwd"), Session: id, Cwd: []byte("/")}).finish()

@@ -47,12 +47,12 @@ func (s *stdin) number() int {
 }
 
 // write gives data to the command and returns when it has been taken into the pipe, or won't be.
-func (s *stdin) write(ctx context.Context, data []byte) {
+func (s *stdin) write(ctx context.Context, data []byte) (taken bool) {
 	s.mu.Lock()
 	if s.closed {
 		s.early = s.early || len(data) > 0
 		s.mu.Unlock()
-		return
+		return len(data) == 0
 	}
 	s.pending++
 	s.mu.Unlock()
@@ -64,6 +64,7 @@ func (s *stdin) write(ctx context.Context, data []byte) {
 	if err != nil && s.file != nil && ctx.Err() == nil {
 		s.close(ctx) // EPIPE: the command has closed its end
 	}
+	return err == nil
 }
 
 func (s *stdin) writeAll(ctx context.Context, data []byte) error {

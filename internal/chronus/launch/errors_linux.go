@@ -18,7 +18,7 @@ func (w *work) execError(c *Command) *api.Error {
 		switch e := t.Errno(); e {
 		case 0:
 			return nil
-		case unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG, unix.ELOOP:
+		case unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG:
 		default:
 			if worst == unix.ENOENT {
 				worst = e
@@ -33,7 +33,7 @@ func (w *work) execError(c *Command) *api.Error {
 		return err
 	case unix.EACCES:
 		return api.Errorf(api.CodeCommandNotExecutable, "%q: not an executable file, or not permitted", name)
-	case unix.ENOEXEC, unix.EINVAL, unix.ELIBBAD, unix.EISDIR, unix.ETXTBSY, unix.EPERM:
+	case unix.ENOEXEC, unix.EINVAL, unix.ELIBBAD, unix.EISDIR, unix.ETXTBSY, unix.EPERM, unix.ELOOP:
 		return api.Errorf(api.CodeCommandNotExecutable, "%q: %v", name, worst)
 	case unix.E2BIG:
 		return TooLarge("arguments and environment", Size(c.Argv)+Size(c.Env), MaxArgs)
@@ -77,7 +77,7 @@ func Shorten(b []byte) string {
 func stepError(c *Command, f *spawn.Failure) *api.Error {
 	switch f.Name {
 	case stepWorkdir:
-		err := api.FieldError(api.CodeWorkdirNotFound, "cwd", "", "working directory %q: %v", Shorten(c.Cwd), f.Errno)
+		err := api.FieldError(api.CodeWorkdirNotFound, "cwd", "give the cwd of a directory that exists", "working directory %q: %v", Shorten(c.Cwd), f.Errno)
 		if errors.Is(f.Errno, unix.EACCES) {
 			err.Hint = fmt.Sprintf("uid %d may not enter it", c.Who.UID)
 		}
