@@ -54,9 +54,7 @@ func (f *follower) finish() {
 }
 
 // removed tells a caller that the process it reads from is no longer known.
-func (f *follower) removed() {
-	f.st.Reset(api.Errorf(api.CodeNoSuchProcess, "process %s was removed", f.p.meta.ID))
-}
+func (f *follower) removed() { f.st.Reset(f.p.removed()) }
 
 // run returns nil after the end has been told, and an error when the stream ended before.
 func (f *follower) run(ctx context.Context) error {

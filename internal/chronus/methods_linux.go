@@ -68,7 +68,7 @@ func (s *Shard) serveWait(ctx context.Context, st *aether.Stream) error {
 		select {
 		case <-changed:
 		case <-p.stop:
-			return api.Errorf(api.CodeNoSuchProcess, "process %s was removed", p.meta.ID)
+			return p.removed()
 		case <-st.Done():
 			return nil // nobody waits any more
 		case <-ctx.Done():

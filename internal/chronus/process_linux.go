@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
@@ -16,6 +17,17 @@ import (
 
 // lostAfter is how long the status of a process that ended under another parent may take to arrive.
 const lostAfter = 60 * time.Second
+
+// removed says why the process is no longer known. A sandbox that ends takes its processes along, and whoever waits for one
+// mustn't take that for a process that was forgotten.
+func (p *process) removed() *api.Error {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if p.box.gone {
+		return api.Errorf(api.CodeSandboxDied, "the sandbox ended while process %s was known", p.meta.ID)
+	}
+	return api.Errorf(api.CodeNoSuchProcess, "process %s was removed", p.meta.ID)
+}
 
 // killWait bounds how long a result waits for the processes of a killed tree to be gone.
 const killWait = 2 * time.Second

@@ -205,7 +205,7 @@ func TestKilledShardLosesNothingThatIsKept(t *testing.T) {
 		}()
 		testbed.Until(t, hang, "the plain exec among what is kept", func() bool { return running(t, two) == 2 })
 		input := withInput(t, one)
-		before := lasting(t, b.living(t, ""))
+		before := lasting(t, b)
 
 		began := time.Now()
 		old := b.killed(t, self)
@@ -227,21 +227,22 @@ func TestKilledShardLosesNothingThatIsKept(t *testing.T) {
 	}
 }
 
-// lasting leaves in what doesn't end by itself: inits, and the processes that [bed.pair] started.
-func lasting(t testing.TB, all map[string]int) map[string]int {
+// lasting are the processes of a bed that do not end by themselves: inits, and what [bed.pair] started.
+func lasting(t testing.TB, b *bed) map[string]int {
 	t.Helper()
-	left := make(map[string]int)
-	for p, pid := range all {
-		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if bytes.Contains(command, []byte("sleep\x001000")) || bytes.Contains(name, []byte("dsec-init")) {
-			left[p] = pid
-		}
-	}
 	const least = 3 * 3
-	if len(left) < least {
-		t.Fatalf("%d lasting processes of %d, want %d at least", len(left), len(all), least)
-	}
+	var left map[string]int
+	testbed.Until(t, hang, "the lasting processes", func() bool { // a child has to come to its exec
+		left = make(map[string]int)
+		for p, pid := range b.living(t, "") {
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			if bytes.Contains(command, []byte("sleep\x001000")) || bytes.Contains(name, []byte("dsec-init")) {
+				left[p] = pid
+			}
+		}
+		return len(left) >= least
+	})
 	return left
 }
 
@@ -253,7 +254,7 @@ func TestKilledKeeperIsReplaced(t *testing.T) {
 	wantOut, wantErr := printed(size, "\n")
 	p, got := start(t, one, lines(size, code), libdsec.StartOptions{})
 	testbed.Until(t, hang, "its first output", func() bool { return got.len() > 0 })
-	before, aetherd := lasting(t, b.living(t, "")), b.process(self)
+	before, aetherd := lasting(t, b), b.process(self)
 
 	const given = "shard given to the new keeper"
 	told := b.logged(given)
@@ -297,7 +298,7 @@ func TestKeeperAndShardKilledAtOnce(t *testing.T) {
 	// It writes nothing while its output has no reader, so that it lives on.
 	p, got := start(t, one, "echo before; until [ -e /tmp/go ]; do sleep 0.02; done; echo after >/tmp/end; exit 3", libdsec.StartOptions{})
 	testbed.Until(t, hang, "its output", func() bool { return got.len() > 0 })
-	before := lasting(t, b.living(t, ""))
+	before := lasting(t, b)
 
 	keeper, aetherd := b.process("keeper"), b.process(self)
 	began := time.Now()
