@@ -58,7 +58,7 @@ func (x *execution) attend(ctx context.Context, st *aether.Stream, p *process) e
 	}
 	f := &follower{p: p, st: st, bounded: !x.req.Keep && x.req.MaxOutput > 0}
 	if err := f.run(ctx); err != nil && !x.req.Keep {
-		p.kill(cause{cancelled: true}) // the caller has gone
+		p.cancel() // the caller has gone
 	}
 	cancel(errTold)
 	p.unblock(&in)
@@ -112,7 +112,7 @@ func (p *process) takeInput(st *aether.Stream) {
 func (p *process) listen(ctx context.Context, st *aether.Stream) {
 	err := p.hear(ctx, st)
 	if ctx.Err() == nil && !errors.Is(err, io.EOF) && !p.meta.Keep {
-		p.kill(cause{cancelled: true})
+		p.cancel()
 	}
 }
 

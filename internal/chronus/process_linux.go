@@ -128,6 +128,17 @@ func (p *process) kill(why cause) {
 	_ = p.shard.dirs.KillExec(p.box.Name, p.meta.Group) // gone: nothing to kill
 }
 
+// cancel kills the command whose caller has left. One that has ended can't be cancelled: a caller that leaves when it has
+// been told mustn't take the command's background children along.
+func (p *process) cancel() {
+	p.mu.Lock()
+	ended := p.result != nil
+	p.mu.Unlock()
+	if !ended {
+		p.kill(cause{cancelled: true})
+	}
+}
+
 // startTimer arms the time-out, counted from the command's start.
 func (p *process) startTimer() {
 	if p.meta.TimeoutMS <= 0 {
