@@ -177,7 +177,12 @@ func (in *instance) startEdge(ctx context.Context) error {
 	if !in.cfg.Keep {
 		in.down.push(func(ctx context.Context) error { return in.stopSandboxes(ctx, e) })
 	}
-	return nil
+	select { // who is told that we are ready may come at once
+	case <-e.Listening():
+		return nil
+	case err := <-in.failed:
+		return err
+	}
 }
 
 // aetherNotice passes on what the backend says of a sandbox's aether. While the edge is being made there is only the log.

@@ -34,6 +34,7 @@ type Edge struct {
 	life  context.Context //nolint:containedctx // what the edge itself waits for has no request's context; over when quit is closed
 	die   context.CancelCauseFunc
 	quit  <-chan struct{} // closed by Close
+	heard chan struct{}   // closed by Run when the socket is there
 	tasks sync.WaitGroup  // watchers, stops and the sweeper
 
 	// mu guards what follows.
@@ -63,7 +64,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()),
 		machine: &machine{read: cfg.machine, reserveMB: cfg.Capacity.ReserveMB}, life: life, die: die,
 		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger, tails: map[string]int{}},
-		quit:  life.Done(), boxes: map[string]*sandbox{},
+		quit:  life.Done(), heard: make(chan struct{}), boxes: map[string]*sandbox{},
 	}
 	if err := e.recover(ctx); err != nil {
 		e.halt()

@@ -28,6 +28,9 @@ const acceptPause = 50 * time.Millisecond
 // errGone is the cause of a context whose client has left.
 var errGone = errors.New("the client has gone")
 
+// Listening is closed once [Edge.Run] takes connections: before that the edge can't be reached.
+func (e *Edge) Listening() <-chan struct{} { return e.heard }
+
 // Run serves the edge's socket until ctx ends. Streams that are open then are cut off.
 func (e *Edge) Run(ctx context.Context) error {
 	path := e.cfg.Instance.Socket(SocketName)
@@ -40,6 +43,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("edge socket: %w", err)
 	}
+	close(e.heard)
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
 	handlers := e.handlers()
