@@ -174,7 +174,14 @@ func TestCase30NeverRunTwice(t *testing.T) {
 		})
 		r, err := sb.Exec(t.Context(), libdsec.Cmd{Shell: "echo once >> " + counter})
 		wg.Wait()
-		lines := len(strings.Fields(testbed.Output(t, sb, "cat "+counter+" 2>/dev/null || true")))
+		lines := -1
+		testbed.Until(t, time.Minute, "the count", func() bool { // the aether may die under this command, too
+			c, err := sb.Exec(t.Context(), libdsec.Cmd{Shell: "cat " + counter + " 2>/dev/null || true"})
+			if err == nil && c.InfraError == "" {
+				lines = len(strings.Fields(string(c.Stdout)))
+			}
+			return lines >= 0
+		})
 		outcome := "unknown"
 		switch {
 		case err == nil && exitsWith(r.ExitStatus, 0):
