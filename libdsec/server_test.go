@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -159,6 +160,19 @@ func (s *server) drop() {
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		c.Close()
+	}
+}
+
+// dropAndMeet drops the connections until the client has made a new one. Once isn't always enough: the one before may not
+// have been there yet.
+func (s *server) dropAndMeet(t *testing.T) {
+	t.Helper()
+	ctx := testContext(t)
+	for before := s.upgrades.Load(); s.upgrades.Load() == before; runtime.Gosched() {
+		s.drop()
+		if ctx.Err() != nil {
+			t.Fatal("the connection wasn't made again")
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func suite(ctx context.Context, rep *report, patterns []string, allowedFile stri
 		// Built first and all at once, so that no compiler runs beside a test that measures.
 		warm := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "true"}, kernel...)...)
 		_ = warm.Run() // what doesn't build is reported by the run below
-		runs = append(runs, goTest(ctx, rep, append([]string{"-p", "1", "-count", "1", "-timeout", "20m"}, kernel...)))
+		runs = append(runs, goTest(ctx, rep, append([]string{"-p", "1", "-count", "1", "-timeout", "8m"}, kernel...)))
 	}
 	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settle)
 	defer cancel()

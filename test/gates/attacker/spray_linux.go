@@ -77,9 +77,7 @@ func (r *sprayReport) look(pid int) {
 	}
 	var open []string
 	for _, f := range []string{"mem", "environ", "maps", "auxv", "fd", "exe", "root", "cwd", "ns/user", "fd/0"} {
-		fd, err := unix.Open(dir+f, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			_ = unix.Close(fd)
+		if readable(dir + f) {
 			open = append(open, f)
 		}
 	}
@@ -92,13 +90,39 @@ func (r *sprayReport) look(pid int) {
 		}
 		_ = unix.Close(fd)
 	}
-	// It may have come to its exec just before it stopped; then all this was its own, which anybody may read.
-	if comm, err = os.ReadFile(dir + "comm"); err == nil && helper(string(comm)) {
+	// It may have come to its exec just before it stopped; then all this was its own, which anybody may read. Or the
+	// watchdog has killed it: what has no memory any more may be opened, but says nothing.
+	if comm, err = os.ReadFile(dir + "comm"); err == nil && helper(string(comm)) && stopped(dir) {
 		r.Window++
 		for _, f := range open {
 			r.Open = append(r.Open, fmt.Sprintf("%s of %d %s", f, pid, strings.TrimSpace(string(comm))))
 		}
 	}
+}
+
+// readable tells whether a file of /proc can be opened and, where it has contents, gives any.
+func readable(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	switch filepath.Base(path) {
+	case "environ", "maps", "auxv":
+		n, _ := f.Read(make([]byte, 1))
+		return n > 0
+	case "fd":
+		names, _ := f.Readdirnames(1)
+		return len(names) > 0
+	}
+	return true
+}
+
+// stopped tells whether a process is stopped now.
+func stopped(dir string) bool {
+	stat, err := os.ReadFile(dir + "stat")
+	_, rest, ok := strings.Cut(string(stat), ") ")
+	return err == nil && ok && strings.HasPrefix(rest, "T")
 }
 
 // helper tells whether a process still has the aether's name, which its exec changes.
