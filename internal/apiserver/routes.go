@@ -8,11 +8,10 @@ import (
 	"github.com/dsec-io/dsec/api"
 )
 
-// routes fills the mux. Everything the design names is here: what this build can't do yet answers 501 and says what is
-// missing, so that a client can tell it from a mistyped path.
-func (s *Server) routes() {
+// served lists the routes that this build serves. package openapi describes each of them; a test compares.
+func (s *Server) served() map[string]handler {
 	const sb = "/v1/sandboxes/{id}"
-	for pattern, h := range map[string]handler{
+	return map[string]handler{
 		"GET /healthz": s.health,
 		"GET /readyz":  s.ready,
 		"GET /metrics": s.scrape,
@@ -54,8 +53,14 @@ func (s *Server) routes() {
 		"DELETE " + sb + "/files": s.deleteFile,
 
 		"GET /v1/aether": s.upgrade,
-		"/":              s.unmatched,
-	} {
+	}
+}
+
+// routes fills the mux. Everything the design names is here: what this build can't do yet answers 501 and says what is
+// missing, so that a client can tell it from a mistyped path.
+func (s *Server) routes() {
+	s.handle("/", s.unmatched)
+	for pattern, h := range s.served() {
 		s.handle(pattern, h)
 	}
 	for missing, patterns := range pending() {
