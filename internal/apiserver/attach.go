@@ -18,16 +18,6 @@ const (
 	livenessTime    = 30 * time.Second // between pings to it
 )
 
-// inputMessage is what a WebSocket client may send.
-type inputMessage struct {
-	Type   string `json:"type"` // stdin, stdin_close, signal, resize
-	Data   []byte `json:"data,omitempty"`
-	Signal string `json:"signal,omitempty"`
-	Tree   bool   `json:"tree,omitempty"`
-	Rows   uint16 `json:"rows,omitempty"`
-	Cols   uint16 `json:"cols,omitempty"`
-}
-
 // attach follows a process from given offsets, over a WebSocket where the client asks for one, else as NDJSON.
 func (s *Server) attach(c *call, r *http.Request) error {
 	id, pid, err := inSandbox(r, "pid", api.CodeNoSuchProcess)
@@ -198,7 +188,7 @@ func (v *session) receive(ctx context.Context, s *Server) error {
 	}
 }
 
-func (v *session) carryOut(ctx context.Context, s *Server, msg *inputMessage) error {
+func (v *session) carryOut(ctx context.Context, s *Server, msg *api.ProcessInput) error {
 	switch msg.Type {
 	case "stdin", "stdin_close":
 		in, err := v.openInput(ctx, s)

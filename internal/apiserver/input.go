@@ -141,7 +141,7 @@ func (s *Server) stdin(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, map[string]int64{"written": n})
+	return c.json(http.StatusOK, api.Written{Written: n})
 }
 
 // copyFrom writes a body. Waiting for the process is waiting in Write, which holds back the client in turn.

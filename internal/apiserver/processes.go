@@ -8,12 +8,6 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 )
 
-// signalRequest is the body of a signal request.
-type signalRequest struct {
-	Signal string `json:"signal"`
-	Tree   bool   `json:"tree,omitempty"` // to all of the process's tree, not only itself
-}
-
 // startProcess starts a process that goes on when the request has ended. The answer is the process, or, where asked for,
 // its stream from the first byte.
 func (s *Server) startProcess(c *call, r *http.Request) error {

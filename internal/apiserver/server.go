@@ -46,10 +46,10 @@ type decoders struct {
 	patch   *api.Decoder[api.Patch]
 	exec    *api.Decoder[api.ExecRequest]
 	start   *api.Decoder[api.StartRequest]
-	session *api.Decoder[api.Session]
-	signal  *api.Decoder[signalRequest]
+	session *api.Decoder[api.SessionRequest]
+	signal  *api.Decoder[api.SignalRequest]
 	resize  *api.Decoder[api.Size]
-	input   *api.Decoder[inputMessage]
+	input   *api.Decoder[api.ProcessInput]
 }
 
 // New makes a Server. The edge need not be there yet.
@@ -83,10 +83,10 @@ func New(cfg Config) (*Server, error) {
 			patch:   api.NewDecoder[api.Patch](),
 			exec:    api.NewDecoder[api.ExecRequest](),
 			start:   api.NewDecoder[api.StartRequest](),
-			session: api.NewDecoder[api.Session](),
-			signal:  api.NewDecoder[signalRequest](),
+			session: api.NewDecoder[api.SessionRequest](),
+			signal:  api.NewDecoder[api.SignalRequest](),
 			resize:  api.NewDecoder[api.Size](),
-			input:   api.NewDecoder[inputMessage](),
+			input:   api.NewDecoder[api.ProcessInput](),
 		},
 		stop: make(chan struct{}),
 	}

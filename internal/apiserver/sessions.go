@@ -17,14 +17,11 @@ func (s *Server) createSession(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var want api.Session
+	var want api.SessionRequest
 	if r.ContentLength != 0 {
 		if want, err = decode(c, r, s.decoders.session, smallBody); err != nil {
 			return err
 		}
-	}
-	if want.Busy || want.Process != "" {
-		return api.FieldError(api.CodeInvalid, "busy", "leave busy and process out", "a new session isn't busy")
 	}
 	body, err := json.Marshal(want)
 	if err != nil {

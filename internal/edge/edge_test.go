@@ -319,7 +319,7 @@ func TestStopAll(t *testing.T) {
 func TestUsageAndNode(t *testing.T) {
 	n := startNode(t, nil)
 	sb := n.create(plain)
-	var u usageReply
+	var u api.Usage
 	n.must("sandbox.metrics", sb.ID, nil, &u)
 	if u.MemoryBytes != 4096 || *u.Limits.MemoryMB != 512 {
 		t.Errorf("%+v", u)

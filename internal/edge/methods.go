@@ -53,12 +53,6 @@ func (e *Edge) serveStop(ctx context.Context, sb *sandbox, _ struct{}) (any, err
 	return v, nil
 }
 
-// usageReply is the answer of "sandbox.metrics".
-type usageReply struct {
-	Usage
-	Limits api.Resources `json:"limits"`
-}
-
 func (e *Edge) serveUsage(_ context.Context, sb *sandbox, _ struct{}) (any, error) {
 	sb.mu.Lock()
 	now := settled{state: sb.rec.State, reason: sb.rec.Reason, box: sb.box, spec: sb.rec.Spec}
@@ -70,7 +64,7 @@ func (e *Edge) serveUsage(_ context.Context, sb *sandbox, _ struct{}) (any, erro
 	if err != nil {
 		return nil, fmt.Errorf("usage of %s: %w", sb.id, err)
 	}
-	return usageReply{Usage: u, Limits: now.spec.Resources}, nil
+	return api.Usage{MemoryBytes: u.MemoryBytes, CPUNanos: u.CPUNanos, PIDs: u.PIDs, OOMKills: u.OOMKills, Limits: now.spec.Resources}, nil
 }
 
 // nodeReply is the answer of "node.get".
