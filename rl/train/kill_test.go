@@ -3,6 +3,7 @@ package train
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -13,27 +14,61 @@ import (
 	"github.com/dsec-io/dsec/rl/env"
 )
 
-const childFolder = "DSEC_RL_TEST_FOLDER" // set: this process is the one that is killed
+const childRun = "DSEC_RL_TEST_RUN" // set: this process is the one that is killed, and this is the run
 
-func killConfig(folder string, steps int64) Config {
-	return Config{
-		Seed: 5, Steps: steps, Envs: 32, Horizon: 16, CheckpointEvery: 3, Folder: folder, Net: Net{Hidden: []int{32}, LSTM: 16},
+// killRun is a run that is killed, again and again.
+type killRun struct {
+	Env     string
+	Folder  string // Config and its JSON leave out what isn't of the run itself
+	Workers int
+	Config  Config
+}
+
+// killRuns are the runs of a soak, one after another; without a soak, only the first.
+func killRuns(round int) killRun {
+	steps := int64(32 * 16 * 60)
+	if round > 0 {
+		steps *= 10
+	}
+	c := Config{
+		Seed: 5 + uint64(round), Steps: steps, Envs: 32, Horizon: 16, CheckpointEvery: 3, Net: Net{Hidden: []int{32}, LSTM: 16},
 		Learn: Learn{Minibatch: 128, Epochs: 2},
 	}
+	switch round % 4 {
+	case 1:
+		c.Learn.Optimizer.Name, c.Learn.TargetKL = "muon", 0.02
+		return killRun{Env: "breakout", Workers: 2, Config: c}
+	case 2:
+		c.Learn.Advantage, c.Learn.PriorityAlpha, c.Learn.PriorityBeta = "vtrace4", 0.8, 0.2
+		return killRun{Env: "memory", Config: c}
+	case 3:
+		c.Net.LSTM = 0
+		return killRun{Env: "cartpole", Workers: 3, Config: c}
+	}
+	return killRun{Env: "squared", Config: c}
+}
+
+func (k killRun) config() Config {
+	k.Config.Folder, k.Config.Workers = k.Folder, k.Workers
+	return k.Config
 }
 
 // TestKilledChild isn't a test of its own: it's what TestKill starts and kills.
 func TestKilledChild(t *testing.T) {
-	folder := os.Getenv(childFolder)
-	if folder == "" {
+	text := os.Getenv(childRun)
+	if text == "" {
 		return
 	}
-	if _, err := Run(t.Context(), killConfig(folder, soakSteps(t)), maker(t, "squared"), Hooks{}); err != nil {
+	var k killRun
+	if err := json.Unmarshal([]byte(text), &k); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), k.config(), maker(t, k.Env), Hooks{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// soak is how long TestKill may take: DSEC_SOAK (go test needs -timeout, then), a few seconds without.
+// soak is how long TestKill goes on: DSEC_SOAK (go test needs -timeout, then), one short run without.
 func soak(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("DSEC_SOAK")
@@ -47,57 +82,74 @@ func soak(t *testing.T) time.Duration {
 	return d
 }
 
-// soakSteps is how many steps two runs, one of them killed, take for a soak, about.
-func soakSteps(t *testing.T) int64 {
-	t.Helper()
-	return 32*16*60 + int64(soak(t).Seconds()*20_000)
+// TestKill kills a run again and again, each time sooner or later, and lets it go on; it ends with the same bits as one
+// that nobody touched. A soak does so to one run after another, of several environments, optimizers and forms.
+func TestKill(t *testing.T) {
+	rnd, begun, long := env.NewRand(uint64(time.Now().UnixNano())), time.Now(), soak(t)
+	kills, updates := 0, 0
+	for round := 0; round == 0 || time.Since(begun) < long; round++ {
+		k := killRuns(round)
+		k.Folder = t.TempDir()
+		want := saved(t, k.config(), k.Env, Hooks{})
+		k.Folder = t.TempDir()
+		n := killUntilDone(t, k, &rnd)
+		got, err := os.ReadFile(filepath.Join(k.Folder, CheckpointName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("run %d, %s: after %d kills it came to something else", round, k.Env, n)
+		}
+		kills, updates = kills+n, updates+int(k.Config.Steps/(32*16))
+		if long > 0 {
+			t.Logf("%v: run %d, %s, %d steps: killed %d times", time.Since(begun).Round(time.Second), round, k.Env, k.Config.Steps, n)
+		}
+	}
+	t.Logf("killed %d times in %d updates", kills, updates)
+	if kills == 0 {
+		t.Error("nothing was ever killed")
+	}
 }
 
-// TestKill kills a run again and again, each time sooner or later, and lets it go on; it ends with the same bits as one
-// that nobody touched.
-func TestKill(t *testing.T) {
-	straight, killed := t.TempDir(), t.TempDir()
-	want := saved(t, killConfig(straight, soakSteps(t)), "squared", Hooks{})
-	rnd, kills := env.NewRand(uint64(time.Now().UnixNano())), 0
+// killUntilDone starts the run as often as it takes, and returns how often it was killed.
+func killUntilDone(t *testing.T, k killRun, rnd *env.Rand) (kills int) {
+	t.Helper()
+	text, err := json.Marshal(k)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var before []byte
 	for patience := time.Duration(1); ; {
 		ctx, cancel := context.WithCancel(t.Context())
 		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestKilledChild$")
-		cmd.Env = append(os.Environ(), childFolder+"="+killed)
+		cmd.Env = append(os.Environ(), childRun+"="+string(text))
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Within the first run's time there are many checkpoints: any instant is as good as another.
-		after := patience * (time.Duration(100+rnd.IntN(400))*time.Millisecond + soak(t)/50)
-		timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+		// Within the run's time there are many checkpoints: any instant is as good as another. The first kill comes soon,
+		// so that a fast machine isn't done before it.
+		after := time.Duration(20+rnd.IntN(30)) * time.Millisecond
+		if kills > 0 {
+			after += time.Duration(rnd.IntN(400)) * time.Millisecond
+		}
+		timer := time.AfterFunc(patience*after, func() { _ = cmd.Process.Kill() })
 		err := cmd.Wait()
 		timer.Stop()
 		cancel()
 		if err == nil {
-			break
+			return kills
 		}
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != -1 {
 			t.Fatalf("the run ended by itself: %v\n%s", err, out.Bytes())
 		}
 		kills++
-		now, _ := os.ReadFile(filepath.Join(killed, CheckpointName)) // none yet: no progress
+		now, _ := os.ReadFile(filepath.Join(k.Folder, CheckpointName)) // none yet: no progress
 		if bytes.Equal(now, before) {
 			patience *= 2 // on a machine this slow a run would be killed before its first checkpoint, for ever
 		}
 		before = now
-	}
-	got, err := os.ReadFile(filepath.Join(killed, CheckpointName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("after %d kills it came to something else", kills)
-	}
-	t.Logf("killed %d times", kills)
-	if kills == 0 && soak(t) > 0 {
-		t.Error("it was never killed")
 	}
 }
