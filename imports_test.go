@@ -19,7 +19,12 @@ var housePlan = [][]string{
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
-	{"cmd/dsec/rlcmd", "cmd/dsec/show"},                          // dsec rl; what terminals are shown
+	{ // the command line, by groups
+		"cmd/dsec/rlcmd", "cmd/dsec/sandboxcmd", "cmd/dsec/imagecmd", "cmd/dsec/configcmd", "cmd/dsec/devcmd", "cmd/dsec/benchcmd",
+		"cmd/dsec/doctorcmd",
+	},
+	{"cmd/dsec/cli"},  // what all commands have in common
+	{"cmd/dsec/show"}, // what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/edgelink"},

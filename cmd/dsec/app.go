@@ -5,51 +5,43 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
-	"github.com/dsec-io/dsec/libdsec"
+	"github.com/dsec-io/dsec/cmd/dsec/benchcmd"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+	"github.com/dsec-io/dsec/cmd/dsec/configcmd"
+	"github.com/dsec-io/dsec/cmd/dsec/devcmd"
+	"github.com/dsec-io/dsec/cmd/dsec/doctorcmd"
+	"github.com/dsec-io/dsec/cmd/dsec/imagecmd"
+	"github.com/dsec-io/dsec/cmd/dsec/sandboxcmd"
 )
-
-// app is what a command has to work with.
-type app struct {
-	env     []string
-	stdin   io.Reader
-	stdout  io.Writer
-	stderr  io.Writer
-	signals *signalRouter
-	status  int // what a command that ran to its end exits with
-
-	endpoint, token, contextName string
-}
 
 // run is the whole program. It returns the exit code.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
-	a.signals = newSignalRouter(func(s os.Signal) { cancel(&interruptedError{s}) })
-	defer a.signals.close()
+	a := &cli.App{Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	a.Signals = cli.NewSignals(func(s os.Signal) { cancel(&cli.InterruptedError{Signal: s}) })
+	defer a.Signals.Close()
 
-	root := a.root() //nolint:contextcheck // commands get ctx from ExecuteContext
-	root.SetArgs(withDash(root, args))
+	root := root(a) //nolint:contextcheck // commands get ctx from ExecuteContext
+	root.SetArgs(cli.WithDash(root, args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return a.status
+		return a.Status
 	}
-	if i, ok := errors.AsType[*interruptedError](context.Cause(ctx)); ok {
+	if i, ok := errors.AsType[*cli.InterruptedError](context.Cause(ctx)); ok {
 		err = i
 	}
-	a.report(err)
-	return exitCode(err)
+	a.Report(err)
+	return cli.ExitCode(err)
 }
 
-func (a *app) root() *cobra.Command {
+func root(a *cli.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dsec",
 		Short: "Elastic compute for AI agents: sandboxes on demand",
@@ -61,84 +53,20 @@ func (a *app) root() *cobra.Command {
 		Example:           "  dsec dev                               # a whole DSec on this machine\n  dsec run busybox -- echo hello         # in another terminal\n  dsec run -it busybox                   # a shell",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		Version:           version(),
-		Args:              subcommand,
-		RunE:              group,
+		Version:           cli.Version(),
+		Args:              cli.Subcommand,
+		RunE:              cli.Group,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&a.endpoint, "endpoint", "", "address of the API server (http://HOST:PORT)")
-	f.StringVar(&a.token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
-	f.StringVar(&a.contextName, "context", "", "use this context instead of the current one")
+	f.StringVar(&a.Endpoint, "endpoint", "", "address of the API server (http://HOST:PORT)")
+	f.StringVar(&a.Token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
+	f.StringVar(&a.ContextName, "context", "", "use this context instead of the current one")
 	root.SetVersionTemplate(versionLine())
-	root.SetFlagErrorFunc(usageError)
-	root.AddCommand(a.devCommand(), a.runCommand(), a.sandboxCommand(), a.imageCommand(), a.eventsCommand(), a.rlCommand(), a.benchCommand(), a.doctorCommand(),
-		a.configCommand(), a.versionCommand(), a.completionCommand())
+	root.SetFlagErrorFunc(cli.UsageError)
+	root.AddCommand(
+		devcmd.Command(a), sandboxcmd.RunCommand(a), sandboxcmd.Command(a), imagecmd.Command(a), sandboxcmd.EventsCommand(a),
+		rlCommand(a), benchcmd.Command(a), doctorcmd.Command(a), configcmd.Command(a), versionCommand(a), completionCommand(a),
+	)
 	return root
-}
-
-// getenv reads the environment that run was given.
-func (a *app) getenv(name string) string {
-	v, _ := a.lookupEnv(name)
-	return v
-}
-
-func (a *app) lookupEnv(name string) (string, bool) {
-	for i := len(a.env) - 1; i >= 0; i-- {
-		if k, v, ok := strings.Cut(a.env[i], "="); ok && k == name {
-			return v, true
-		}
-	}
-	return "", false
-}
-
-// settings finds the server: flags first, then what libdsec.Resolve says.
-func (a *app) settings() (libdsec.Settings, error) {
-	store := libdsec.UserContexts(a.getenv)
-	flagged := func(name string) string {
-		switch {
-		case name == libdsec.EnvEndpoint && a.endpoint != "":
-			return a.endpoint
-		case name == libdsec.EnvToken && a.token != "":
-			return a.token
-		case a.contextName != "" && name != libdsec.EnvToken:
-			return "" // a context named by flag beats an endpoint from the environment
-		}
-		return a.getenv(name)
-	}
-	if a.contextName != "" && a.endpoint == "" {
-		s, err := store.Read(a.contextName)
-		if err == nil && a.token != "" {
-			s.Token = a.token
-		}
-		return s, err
-	}
-	return libdsec.Resolve(flagged, store)
-}
-
-func (a *app) client() (*libdsec.Client, error) {
-	s, err := a.settings()
-	if err != nil {
-		return nil, err
-	}
-	return libdsec.New(libdsec.WithSettings(s), libdsec.WithUserAgent("dsec/"+version()))
-}
-
-// withClient runs fn with a client that is closed afterwards.
-func (a *app) withClient(fn func(*libdsec.Client) error) (err error) {
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	return fn(c)
-}
-
-// terminal gives the descriptor of a stream that is a terminal.
-func terminal(stream any) (fd int, ok bool) {
-	f, isFile := stream.(*os.File)
-	if !isFile || !term.IsTerminal(int(f.Fd())) {
-		return -1, false
-	}
-	return int(f.Fd()), true
 }

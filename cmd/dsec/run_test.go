@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
 	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/internal/aether"
 )
@@ -42,7 +43,7 @@ func TestExitCodes(t *testing.T) {
 		"lost":        {api.ExitStatus{InfraError: "shard lost"}, 125},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := statusCode(tc.status); got != tc.want {
+			if got := cli.StatusCode(tc.status); got != tc.want {
 				t.Errorf("statusCode(%+v) = %d, want %d", tc.status, got, tc.want)
 			}
 		})
@@ -56,13 +57,13 @@ func TestExitCodes(t *testing.T) {
 		"no-workdir":     {api.Errorf(api.CodeWorkdirNotFound, "x"), 125},
 		"api":            {api.Errorf(api.CodeNotFound, "x"), 125},
 		"other":          {errors.New("x"), 125},
-		"interrupt":      {&interruptedError{syscall.SIGINT}, 130},
-		"terminate":      {&interruptedError{syscall.SIGTERM}, 143},
-		"doctor":         {&statusError{1}, 1},
-		"detached":       {errDetached, 0},
+		"interrupt":      {&cli.InterruptedError{Signal: syscall.SIGINT}, 130},
+		"terminate":      {&cli.InterruptedError{Signal: syscall.SIGTERM}, 143},
+		"doctor":         {&cli.StatusError{Code: 1}, 1},
+		"detached":       {cli.ErrDetached, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := exitCode(tc.err); got != tc.want {
+			if got := cli.ExitCode(tc.err); got != tc.want {
 				t.Errorf("exitCode(%v) = %d, want %d", tc.err, got, tc.want)
 			}
 		})
@@ -246,54 +247,6 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestParseMemory(t *testing.T) {
-	for text, want := range map[string]int64{
-		"512m": 512, "2g": 2048, "2G": 2048, "1.5g": 1536, "512MiB": 512, "512mb": 512, "2048k": 2, "1t": 1 << 20,
-		"": 0, "m": 0, "512": 0, "0m": 0, "-1g": 0, "1k": 0, "1.0001m": 0, "nang": 0, "infg": 0, "9999999999t": 0, "5x": 0,
-	} {
-		if got, err := parseMemory(text); got != want || (err == nil) != (want > 0) {
-			t.Errorf("parseMemory(%q) = %d, %v, want %d", text, got, err, want)
-		}
-	}
-}
-
-func TestDetachKeys(t *testing.T) {
-	keys, err := parseDetachKeys("ctrl-p,ctrl-q")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tc := range map[string]struct {
-		typed  []string
-		pass   string
-		detach bool
-	}{
-		"plain":       {[]string{"abc"}, "abc", false},
-		"at-once":     {[]string{"a\x10\x11b"}, "a", true},
-		"apart":       {[]string{"a\x10", "\x11"}, "a", true},
-		"twice-first": {[]string{"\x10\x10\x11"}, "\x10", true},
-		"given-up":    {[]string{"\x10", "x\x11"}, "\x10x\x11", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := detachFilter{keys: keys}
-			var pass strings.Builder
-			detach := false
-			for _, typed := range tc.typed {
-				var p []byte
-				p, detach = f.feed([]byte(typed))
-				pass.Write(p)
-			}
-			if pass.String() != tc.pass || detach != tc.detach {
-				t.Errorf("feed(%q) passed %q, detached %v", tc.typed, pass.String(), detach)
-			}
-		})
-	}
-	for _, bad := range []string{"ctrl-", "ctrl-pp", "é", ","} {
-		if _, err := parseDetachKeys(bad); err == nil {
-			t.Errorf("parseDetachKeys(%q) worked", bad)
-		}
-	}
-}
-
 func TestConfigCommands(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "data", "context.json")
@@ -357,24 +310,9 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
-// TestEventDetails: a row says what happened, not only that something did.
-func TestEventDetails(t *testing.T) {
-	for want, e := range map[string]api.Event{
-		"":                              {Type: "running"},
-		"stopped on request":            {Message: "stopped on request"},
-		"image=busybox":                 {Data: map[string]any{"image": "busybox"}},
-		"exit_code=3 process=p1":        {Data: map[string]any{"process": "p1", "exit": map[string]any{"exit_code": 3.0, "timed_out": false}}},
-		"signal=SIGKILL timed_out=true": {Data: map[string]any{"exit": map[string]any{"signal": "SIGKILL", "timed_out": true}}},
-	} {
-		if got := eventDetails(e); got != want {
-			t.Errorf("eventDetails(%+v) = %q, want %q", e, got, want)
-		}
-	}
-}
-
 // TestEveryCommandExplainsItself: help with examples, one line that says what it's for.
 func TestEveryCommandExplainsItself(t *testing.T) {
-	a := &app{}
+	a := &cli.App{}
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
 		if c.Short == "" || c.Example == "" || strings.HasSuffix(c.Short, ".") {
@@ -384,5 +322,5 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(a.root())
+	walk(root(a))
 }

@@ -228,25 +228,6 @@ func TestTerminalIsRestored(t *testing.T) {
 			c.see(tc.says)
 		})
 	}
-	t.Run("panic", func(t *testing.T) {
-		c := newConsole(t)
-		raw := rawTerminal{fd: int(c.slave.Fd())}
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the panic was swallowed")
-				}
-			}()
-			defer raw.rescue()
-			if err := raw.enter(); err != nil {
-				t.Fatal(err)
-			}
-			panic("bug")
-		}()
-		if after := c.termios(); after != c.before {
-			t.Errorf("the terminal is left with %+v", after)
-		}
-	})
 	t.Run("closed", func(t *testing.T) {
 		f := newFake(t)
 		f.commands["sh"] = f.echo

@@ -1,0 +1,129 @@
+package benchcmd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+)
+
+// benchFlags are dsec bench's.
+type benchFlags struct {
+	json        bool
+	quick       bool
+	profile     bool
+	n           int
+	concurrency []int
+	peers       []string
+	sandboxes   int
+	out         string
+	images      string
+}
+
+func (a app) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a server as its clients meet it",
+		Long: "Measures the server of the current context over HTTP, from this process. Where a benchmark needs other settings,\n" +
+			"or no server answers, it starts a `dsec dev --no-context` of its own and says so. Peers do the same steps in the\n" +
+			"same run, block by block in turns. Failures and progress go to stderr, the figures to stdout; the exit code is 1\n" +
+			"when anything failed. Needs root on Linux, and the images of `make setup`.",
+		Example: "  dsec bench create --quick\n  dsec bench exec --json --peers crun --out /tmp/bench",
+		Args:    cli.Subcommand,
+		RunE:    cli.Group,
+	}
+	cmd.AddCommand(
+		a.oneBench("create", "Measure lives: create, first command, stop", "  dsec bench create --concurrency 1,8 --peers crun,runc,bwrap"),
+		a.oneBench("exec", "Measure commands in running sandboxes", "  dsec bench exec --n 5000 --concurrency 16"),
+		a.rlBench())
+	return cmd
+}
+
+// rlBench measures what has no peers: learning is in this process, and needs a server for --sandboxes only.
+func (a app) rlBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "rl",
+		Short: "Measure reinforcement learning: environments, advantages, training",
+		Long: "Measures steps of the environments in memory, advantages, and whole training on squared, all on one core by processor\n" +
+			"time. With --sandboxes it measures steps of so many sandboxes at once instead, against one after another.",
+		Example: "  dsec bench rl --quick\n  dsec bench rl --sandboxes 16 --json",
+		Args:    cli.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.sandboxes < 0 || f.sandboxes > 1024 || f.n < 0 {
+				return api.FieldError(api.CodeInvalid, "--sandboxes", "a number from 1 to 1024, and --n above 0", "nothing can be measured with that")
+			}
+			return a.bench(cmd.Context(), "rl", &f)
+		},
+	}
+	f.common(cmd)
+	cmd.Flags().IntVar(&f.sandboxes, "sandboxes", 0, "measure steps of so many real sandboxes")
+	return cmd
+}
+
+// common are the flags that all benchmarks have.
+func (f *benchFlags) common(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.json, "json", false, "print one JSON document and nothing else")
+	fs.BoolVar(&f.quick, "quick", false, "fewer operations, on the same path")
+	fs.IntVar(&f.n, "n", 0, "how many operations (default: the benchmark's)")
+	fs.StringVar(&f.out, "out", "", "folder for raw samples and plots")
+	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
+}
+
+func (a app) oneBench(name, short, example string) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:     name,
+		Short:   short,
+		Example: example,
+		Args:    cli.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.profile {
+				return api.FieldError(api.CodeNotImplemented, "--profile", "leave it out", "dsec bench can't write profiles yet")
+			}
+			if f.n < 0 || slices.ContainsFunc(f.concurrency, func(c int) bool { return c < 1 || c > 4096 }) {
+				return api.FieldError(api.CodeInvalid, "--concurrency", "numbers from 1 to 4096, and --n above 0", "nothing can be measured with that")
+			}
+			known := []string{"crun", "runc", "bwrap"}
+			for _, p := range f.peers {
+				if !slices.Contains(known, p) {
+					return api.FieldError(api.CodeInvalid, "--peers", "some of "+strings.Join(known, ", "), "no peer %q", p)
+				}
+			}
+			return a.bench(cmd.Context(), name, &f)
+		},
+	}
+	f.common(cmd)
+	fs := cmd.Flags()
+	fs.IntSliceVar(&f.concurrency, "concurrency", nil, "how many operations at once, one run each (default: the benchmark's)")
+	fs.StringSliceVar(&f.peers, "peers", nil, "compare with crun, runc, bwrap")
+	fs.BoolVar(&f.profile, "profile", false, "write flame graphs (not supported yet)")
+	cli.Complete(cmd, "peers", cobra.FixedCompletions([]string{"crun", "runc", "bwrap"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// typed is the command line that prints the figures again.
+func (f *benchFlags) typed(name string) string {
+	words := []string{"dsec bench", name}
+	if f.quick {
+		words = append(words, "--quick")
+	}
+	if f.sandboxes > 0 {
+		words = append(words, fmt.Sprintf("--sandboxes %d", f.sandboxes))
+	}
+	if f.n > 0 {
+		words = append(words, fmt.Sprintf("--n %d", f.n))
+	}
+	if len(f.concurrency) > 0 {
+		words = append(words, "--concurrency "+strings.Trim(strings.Join(strings.Fields(fmt.Sprint(f.concurrency)), ","), "[]"))
+	}
+	if len(f.peers) > 0 {
+		words = append(words, "--peers "+strings.Join(f.peers, ","))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,166 @@
+package configcmd
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
+	"github.com/dsec-io/dsec/libdsec"
+)
+
+func (a app) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show and choose the server that commands talk to",
+		Long: "A context is a server's address and a token. Settings come from, in this order: --endpoint and --token;\n" +
+			"DSEC_ENDPOINT and DSEC_TOKEN; the file that DSEC_CONTEXT names; the current context.",
+		Example: "  dsec config show\n  dsec config contexts\n  dsec config use ./data/context.json",
+		Args:    cli.Subcommand,
+		RunE:    cli.Group,
+	}
+	cmd.AddCommand(a.configShowCommand(), a.contextsCommand(), a.useCommand())
+	return cmd
+}
+
+// shownSettings are settings as they're printed: never with the token.
+type shownSettings struct {
+	Endpoint string `json:"endpoint"`
+	Token    string `json:"token"` // "set" or "not set"
+	Source   string `json:"source"`
+	Folder   string `json:"folder"`
+}
+
+func (a app) configShowCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Show the settings in force and where they come from",
+		Example: "  dsec config show\n  dsec config show -o json",
+		Args:    cli.Exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			s, err := a.Settings()
+			if err != nil {
+				return err
+			}
+			shown := shownSettings{Endpoint: s.Endpoint, Token: "not set", Source: s.Source, Folder: libdsec.UserContexts(a.Getenv).Dir}
+			if s.Token != "" {
+				shown.Token = "set"
+			}
+			switch format {
+			case cli.FormatName:
+				return a.Write([]byte(show.Line(s.Endpoint) + "\n"))
+			case cli.FormatTable:
+				return a.Table(func(w io.Writer) {
+					cli.Row(w, "Endpoint:", shown.Endpoint)
+					cli.Row(w, "Token:", shown.Token)
+					cli.Row(w, "From:", shown.Source)
+					cli.Row(w, "Contexts in:", shown.Folder)
+				})
+			}
+			return a.Document(format, shown)
+		},
+	}
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+// shownContext is a context in a listing.
+type shownContext struct {
+	Name     string `json:"name"`
+	Current  bool   `json:"current"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+func (a app) contextsCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "contexts",
+		Short:   "List the contexts",
+		Example: "  dsec config contexts\n  dsec config contexts -o name",
+		Args:    cli.Exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			list, err := contexts(libdsec.UserContexts(a.Getenv))
+			if err != nil {
+				return err
+			}
+			switch format {
+			case cli.FormatName:
+				for _, c := range list {
+					fmt.Fprintln(a.Stdout, c.Name)
+				}
+				return nil
+			case cli.FormatTable:
+				return a.Table(func(w io.Writer) {
+					fmt.Fprintln(w, "CURRENT\tNAME\tENDPOINT")
+					for _, c := range list {
+						mark := ""
+						if c.Current {
+							mark = "*"
+						}
+						cli.Row(w, mark, c.Name, c.Endpoint+c.Problem)
+					}
+				})
+			}
+			return a.Document(format, list)
+		},
+	}
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+func contexts(store libdsec.Contexts) ([]shownContext, error) {
+	names, err := store.Names()
+	if err != nil {
+		return nil, err
+	}
+	current, err := store.Current()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]shownContext, 0, len(names))
+	for _, name := range names {
+		c := shownContext{Name: name, Current: name == current}
+		if s, err := store.Read(name); err != nil {
+			c.Problem = err.Error()
+		} else {
+			c.Endpoint = s.Endpoint
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func (a app) useCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "use CONTEXT|FILE",
+		Short: "Make a context the current one",
+		Long: "Makes a context the current one: one of the list, or a context file such as the one that dsec dev writes to its\n" +
+			"data folder, which is then added to the list.",
+		Example: "  dsec config use dev\n  dsec config use ./data/context.json",
+		Args:    cli.Exactly("CONTEXT"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			names, err := libdsec.UserContexts(a.Getenv).Names()
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			return names, cobra.ShellCompDirectiveDefault
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			store := libdsec.UserContexts(a.Getenv)
+			if !strings.ContainsRune(args[0], filepath.Separator) {
+				return store.Use(args[0])
+			}
+			if _, err := libdsec.ReadContextFile(args[0]); err != nil {
+				return api.FieldError(api.CodeInvalid, "FILE", "dsec dev writes one to its data folder", "%v", err)
+			}
+			return cli.Adopt(store, args[0])
+		},
+	}
+}

@@ -1,0 +1,162 @@
+package sandboxcmd
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+)
+
+// specFlags are the flags that describe a sandbox.
+type specFlags struct {
+	resourceFlags
+	envFlags
+	labels   []string
+	user     string
+	workdir  string
+	hostname string
+	job      string
+	maxLife  time.Duration
+}
+
+func (f *specFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	f.resourceFlags.add(fs)
+	f.envFlags.add(fs)
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
+	fs.StringVarP(&f.user, "user", "u", "", "`USER` to run as: name, uid, name:group or uid:gid (default: the image's)")
+	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory `DIR`, made if missing (default: the image's)")
+	fs.StringVar(&f.hostname, "hostname", "", "host `NAME` inside")
+	fs.StringVar(&f.job, "job", "", "training `JOB` that the sandbox belongs to")
+	fs.Var((*cli.Seconds)(&f.maxLife), "max-life", "stop the sandbox after this time (90s, 2h)")
+}
+
+// spec builds what create is asked for.
+func (f *specFlags) spec(image string, lookup func(string) (string, bool)) (api.Spec, error) {
+	env, err := f.env(lookup)
+	if err != nil {
+		return api.Spec{}, err
+	}
+	labels, err := cli.Pairs("--label", f.labels)
+	if err != nil {
+		return api.Spec{}, err
+	}
+	s := api.Spec{
+		Image: image, Resources: f.resources(), Env: env, Labels: labels, User: f.user, Workdir: f.workdir,
+		Hostname: f.hostname, Job: f.job,
+	}
+	if f.maxLife > 0 {
+		s.TTL.MaxS = new(int64(math.Ceil(f.maxLife.Seconds())))
+	}
+	return s, nil
+}
+
+// resourceFlags are limits. Unset ones stay absent, so that the server's documented default holds.
+type resourceFlags struct {
+	cpu    cli.Optional[float64]
+	memory cli.Optional[int64]
+	pids   cli.Optional[int64]
+}
+
+func (f *resourceFlags) add(fs *pflag.FlagSet) {
+	f.cpu.Parse, f.cpu.Kind = parseCPU, "cores"
+	f.memory.Parse, f.memory.Kind = cli.ParseMemory, "size"
+	f.pids.Parse, f.pids.Kind = cli.ParseCount, "number"
+	fs.Var(&f.cpu, "cpu", "CPU limit in cores (0.5, 2)")
+	fs.VarP(&f.memory, "memory", "m", "memory limit (512m, 2g)")
+	fs.Var(&f.pids, "pids", "limit of processes and threads")
+}
+
+func (f *resourceFlags) resources() api.Resources {
+	return api.Resources{CPU: f.cpu.Value, MemoryMB: f.memory.Value, PIDs: f.pids.Value}
+}
+
+func (f *resourceFlags) given() bool {
+	return f.cpu.Value != nil || f.memory.Value != nil || f.pids.Value != nil
+}
+
+// envFlags are variables from the command line and from files; a later one wins, and --env wins over files.
+type envFlags struct {
+	vars  []string
+	files []string
+}
+
+func (f *envFlags) add(fs *pflag.FlagSet) {
+	fs.StringArrayVarP(&f.vars, "env", "e", nil, "variable `KEY=VALUE`, or KEY alone to take it from here (repeatable)")
+	fs.StringArrayVar(&f.files, "env-file", nil, "`FILE` of variables, one KEY=VALUE a line (repeatable)")
+}
+
+func (f *envFlags) env(lookup func(string) (string, bool)) (map[string]string, error) {
+	env := map[string]string{}
+	for _, file := range f.files {
+		if err := readEnvFile(file, lookup, env); err != nil {
+			return nil, err
+		}
+	}
+	for _, v := range f.vars {
+		if err := setVariable(v, lookup, env); err != nil {
+			return nil, api.FieldError(api.CodeInvalid, "--env", "write KEY=VALUE", "%v", err)
+		}
+	}
+	if len(env) == 0 {
+		return nil, nil //nolint:nilnil // no variables, no map
+	}
+	return env, nil
+}
+
+// setVariable takes KEY=VALUE as it is; of KEY alone the value comes from here, and an unset one is left out.
+func setVariable(v string, lookup func(string) (string, bool), env map[string]string) error {
+	key, value, found := strings.Cut(v, "=")
+	if key == "" {
+		return fmt.Errorf("%q has no name", v)
+	}
+	if !found {
+		if value, found = lookup(key); !found {
+			return nil
+		}
+	}
+	env[key] = value
+	return nil
+}
+
+// readEnvFile reads lines of KEY=VALUE (or KEY); empty lines and those that begin with # are skipped. Values are taken
+// as they are, without quotes or escapes.
+func readEnvFile(file string, lookup func(string) (string, bool), env map[string]string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return api.FieldError(api.CodeInvalid, "--env-file", "", "%v", err)
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for n := 1; sc.Scan(); n++ {
+		line := strings.TrimLeft(sc.Text(), " \t")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := setVariable(line, lookup, env); err != nil {
+			return api.FieldError(api.CodeInvalid, "--env-file", "write KEY=VALUE", "%s:%d: %v", file, n, err)
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return api.FieldError(api.CodeInvalid, "--env-file", "", "%s: %v", file, err)
+	}
+	return nil
+}
+
+func parseCPU(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
+		return 0, fmt.Errorf("%q isn't a number of cores above 0", s)
+	}
+	return v, nil
+}

@@ -1,0 +1,390 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
+	"github.com/dsec-io/dsec/libdsec"
+)
+
+func (a app) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "sandbox",
+		Aliases: []string{"sb"},
+		Short:   "Make, use and stop sandboxes",
+		Example: "  dsec sandbox create busybox\n  dsec sandbox ls -o name\n  dsec sb shell SANDBOX",
+		Args:    cli.Subcommand,
+		RunE:    cli.Group,
+	}
+	cmd.AddCommand(a.createCommand(), a.listCommand(), a.getCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
+		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
+		a.copyCommand())
+	return cmd
+}
+
+func (a app) createCommand() *cobra.Command {
+	var spec specFlags
+	var format string
+	cmd := &cobra.Command{
+		Use:         "create [flags] IMAGE [-- CMD...]",
+		Annotations: map[string]string{cli.TakesCommand: "yes"},
+		Short:       "Make a sandbox and print its id",
+		Long: "Makes a sandbox and prints its id when it answers commands. It lives until it's stopped. CMD is a start process\n" +
+			"that runs in it from the beginning; its output is the sandbox's log.",
+		Example: "  dsec sandbox create busybox\n" +
+			"  ID=$(dsec sandbox create -m 1g -l team=rl busybox)\n" +
+			"  dsec sandbox create busybox -- httpd -f -p 8080",
+		Args:              cli.WithCommand("IMAGE"),
+		ValidArgsFunction: a.CompleteImage,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			want, err := spec.spec(args[0], a.LookupEnv)
+			if err != nil {
+				return err
+			}
+			want.Command = cli.CommandOf(args)
+			return a.WithClient(func(c *libdsec.Client) error {
+				sb, err := a.create(cmd.Context(), c, want)
+				if err != nil {
+					return err
+				}
+				if err := context.Cause(cmd.Context()); err != nil {
+					return errors.Join(err, a.stopOne(context.WithoutCancel(cmd.Context()), sb))
+				}
+				if format == cli.FormatTable {
+					return a.names([]api.Sandbox{sb.Info()})
+				}
+				return a.sandbox(format, sb.Info())
+			})
+		},
+	}
+	spec.add(cmd)
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+func (a app) listCommand() *cobra.Command {
+	var format, state string
+	var labels []string
+	var all bool
+	states := []string{"creating", "running", "stopping", "stopped", "failed"}
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes",
+		Long:    "Lists the sandboxes that live, newest first; with --all or --state also those that ended within the last hour.",
+		Example: "  dsec sandbox ls\n  dsec sandbox ls -l team=rl -o name\n  dsec sandbox ls --state failed",
+		Args:    cli.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := cli.Pairs("--label", labels)
+			if err != nil {
+				return err
+			}
+			return a.WithClient(func(c *libdsec.Client) error {
+				list, err := cli.Collect(cmd.Context(), c, libdsec.ListOptions{State: api.State(state), Labels: want})
+				if err != nil {
+					return err
+				}
+				if !all && state == "" {
+					list = slices.DeleteFunc(list, func(sb api.Sandbox) bool { return sb.State.Ended() })
+				}
+				return a.sandboxes(format, list)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	cmd.Flags().StringVar(&state, "state", "", "only those in this `STATE` ("+strings.Join(states, ", ")+")")
+	cli.Complete(cmd, "state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with this label `KEY=VALUE` (repeatable)")
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+func (a app) getCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:               "get [flags] SANDBOX",
+		Short:             "Show a sandbox: its state and the spec in force",
+		Example:           "  dsec sandbox get SANDBOX\n  dsec sandbox get -o json SANDBOX",
+		Args:              cli.Exactly("SANDBOX"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.WithClient(func(c *libdsec.Client) error {
+				sb, err := c.Get(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return a.sandbox(format, sb.Info())
+			})
+		},
+	}
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+func (a app) stopCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "stop [flags] SANDBOX...",
+		Aliases: []string{"rm"},
+		Short:   "Stop sandboxes with everything in them",
+		Long:    "Stops sandboxes with everything in them and prints their ids. Stopping one that has ended is no error.",
+		Example: "  dsec sandbox stop SANDBOX\n  dsec sandbox stop --all",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return cli.UsageError(cmd, errors.New("name sandboxes, or say --all"))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.CompleteSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.WithClient(func(c *libdsec.Client) error {
+				if all {
+					list, err := cli.Collect(cmd.Context(), c, libdsec.ListOptions{})
+					if err != nil {
+						return err
+					}
+					for i := range list {
+						if !list[i].State.Ended() {
+							args = append(args, list[i].ID)
+						}
+					}
+				}
+				return a.stopAll(cmd.Context(), c, args)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "stop all sandboxes of the project")
+	return cmd
+}
+
+// stopAll goes on after a failure and reports all of them.
+func (a app) stopAll(ctx context.Context, c *libdsec.Client, ids []string) error {
+	var failed error
+	for _, id := range ids {
+		if err := a.stopOne(ctx, c.Sandbox(id)); err != nil {
+			if len(ids) > 1 {
+				a.Report(fmt.Errorf("stop %s: %w", id, err))
+				failed = &cli.StatusError{Code: cli.ExitCode(err)}
+				continue
+			}
+			return err
+		}
+		fmt.Fprintln(a.Stdout, show.Line(id))
+	}
+	return failed
+}
+
+func (a app) stopOne(ctx context.Context, sb *libdsec.Sandbox) error {
+	_, err := sb.Stop(ctx)
+	return err
+}
+
+func (a app) setCommand() *cobra.Command {
+	var res resourceFlags
+	var env envFlags
+	var labels, unsetEnv, unsetLabels []string
+	var format string
+	cmd := &cobra.Command{
+		Use:   "set [flags] SANDBOX",
+		Short: "Change limits, variables or labels of a sandbox",
+		Long: "Changes a running sandbox. Variables and labels that aren't named stay as they are; new variables hold for\n" +
+			"commands started from then on.",
+		Example:           "  dsec sandbox set -m 2g SANDBOX\n  dsec sandbox set -l stage=eval --unset-env KEY SANDBOX",
+		Args:              cli.Exactly("SANDBOX"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			vars, err := env.env(a.LookupEnv)
+			if err != nil {
+				return err
+			}
+			marks, err := cli.Pairs("--label", labels)
+			if err != nil {
+				return err
+			}
+			return a.WithClient(func(c *libdsec.Client) error {
+				sb, err := c.Get(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				var patch api.Patch
+				patch.Env = edited(sb.Info().Spec.Env, vars, unsetEnv)
+				patch.Labels = edited(sb.Info().Spec.Labels, marks, unsetLabels)
+				if res.given() {
+					patch.Resources = new(res.resources())
+				}
+				if patch == (api.Patch{}) {
+					return cli.UsageError(cmd, errors.New("nothing to change"))
+				}
+				info, err := sb.Patch(cmd.Context(), patch)
+				if err != nil {
+					return err
+				}
+				return a.sandbox(format, info)
+			})
+		},
+	}
+	res.add(cmd.Flags())
+	env.add(cmd.Flags())
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
+	cmd.Flags().StringArrayVar(&unsetEnv, "unset-env", nil, "variable `KEY` to remove (repeatable)")
+	cmd.Flags().StringArrayVar(&unsetLabels, "unset-label", nil, "label `KEY` to remove (repeatable)")
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+// edited is a map with changes applied; nil when there are none.
+func edited(old, set map[string]string, unset []string) *map[string]string {
+	if len(set) == 0 && len(unset) == 0 {
+		return nil
+	}
+	m := map[string]string{}
+	maps.Copy(m, old)
+	maps.Copy(m, set)
+	for _, k := range unset {
+		delete(m, k)
+	}
+	return &m
+}
+
+func (a app) statsCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:               "stats [flags] SANDBOX",
+		Short:             "Show what a sandbox uses now",
+		Example:           "  dsec sandbox stats SANDBOX\n  dsec sandbox stats -o json SANDBOX",
+		Args:              cli.Exactly("SANDBOX"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.WithClient(func(c *libdsec.Client) error {
+				m, err := c.Sandbox(args[0]).Metrics(cmd.Context())
+				if err != nil {
+					return err
+				}
+				switch format {
+				case cli.FormatName:
+					return a.names([]api.Sandbox{{ID: args[0]}})
+				case cli.FormatTable:
+					return a.Table(func(w io.Writer) {
+						for _, k := range slices.Sorted(maps.Keys(m)) {
+							cli.Row(w, k+":", show.Figure(k, m[k]))
+						}
+					})
+				}
+				return a.Document(format, m)
+			})
+		},
+	}
+	cli.OutputFlag(cmd, &format)
+	return cmd
+}
+
+func (a app) logsCommand() *cobra.Command {
+	var follow bool
+	var since int64
+	cmd := &cobra.Command{
+		Use:               "logs [flags] SANDBOX",
+		Short:             "Print the output of a sandbox's start process",
+		Example:           "  dsec sandbox logs SANDBOX\n  dsec sandbox logs -f SANDBOX",
+		Args:              cli.Exactly("SANDBOX"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.WithClient(func(c *libdsec.Client) error {
+				for chunk, err := range c.Sandbox(args[0]).Logs(cmd.Context(), libdsec.WatchOptions{Follow: follow, Since: since}) {
+					if err != nil {
+						return err
+					}
+					out := a.Stdout
+					if chunk.Stream == "stderr" {
+						out = a.Stderr
+					}
+					if _, err := out.Write(chunk.Data); err != nil {
+						return fmt.Errorf("write output: %w", err)
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes")
+	cmd.Flags().Int64Var(&since, "since", 0, "begin at this `BYTE`")
+	return cmd
+}
+
+func (a app) attachCommand() *cobra.Command {
+	var ex execFlags
+	cmd := &cobra.Command{
+		Use:   "attach [flags] SANDBOX PROCESS",
+		Short: "Connect to a process that was started before",
+		Long: "Prints a process's output from its beginning, as far as it's kept, and goes on until it ends. With -i its stdin\n" +
+			"or terminal is taken over; whoever had it before is told.",
+		Example:           "  dsec sandbox attach SANDBOX PROCESS\n  dsec sandbox attach -it SANDBOX PROCESS",
+		Args:              cli.Exactly("SANDBOX", "PROCESS"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ex.changed = func(string) bool { return true } // nothing is taken over unasked
+			if err := ex.resolve(a); err != nil {
+				return err
+			}
+			return a.WithClient(func(c *libdsec.Client) error {
+				return a.attach(cmd.Context(), c.Sandbox(args[0]), args[1], &ex)
+			})
+		},
+	}
+	ex.addStreams(cmd.Flags())
+	return cmd
+}
+
+func (a app) attach(ctx context.Context, sb *libdsec.Sandbox, process string, ex *execFlags) error {
+	connect := func(ctx context.Context, o libdsec.StartOptions) (*libdsec.Process, error) {
+		return sb.Attach(ctx, process, libdsec.AttachOptions{Stdin: ex.stdin, Handlers: o.Handlers})
+	}
+	if ex.tty {
+		return a.onTerminal(ctx, ex, connect)
+	}
+	p, err := connect(ctx, libdsec.StartOptions{Handlers: libdsec.Handlers{
+		OnStdout: a.copyTo(a.Stdout), OnStderr: a.copyTo(a.Stderr), OnGap: a.reportGap,
+	}})
+	if err != nil {
+		return err
+	}
+	if ex.stdin {
+		go copyStdin(p, a.Stdin) // stdin can't be interrupted, so nobody waits for it
+	}
+	st, err := p.Wait(context.WithoutCancel(ctx))
+	return a.finish(st, err)
+}
+
+func copyStdin(p *libdsec.Process, r io.Reader) {
+	if _, err := io.Copy(p.Stdin(), r); err == nil {
+		_ = p.Stdin().Close() // Wait says what became of the process
+	}
+}
+
+func (a app) sandboxEventsCommand() *cobra.Command {
+	var w eventFlags
+	cmd := &cobra.Command{
+		Use:               "events [flags] SANDBOX",
+		Short:             "Show what happened to a sandbox",
+		Example:           "  dsec sandbox events SANDBOX\n  dsec sandbox events -f -o json SANDBOX",
+		Args:              cli.Exactly("SANDBOX"),
+		ValidArgsFunction: a.CompleteSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.WithClient(func(c *libdsec.Client) error {
+				return a.events(c.Sandbox(args[0]).Events(cmd.Context(), libdsec.WatchOptions{Follow: w.follow, Since: w.since}), &w)
+			})
+		},
+	}
+	w.add(cmd)
+	cmd.Flags().Int64Var(&w.since, "since", 0, "only those after this sequence number")
+	return cmd
+}
