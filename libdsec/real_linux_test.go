@@ -352,6 +352,11 @@ func TestLogsEventsSessionsOnARealServer(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"stdout": "out\n", "stderr": "err\n"}, logs); diff != "" {
 		t.Errorf("logs (-want +got):\n%s", diff)
 	}
+	for chunk, err := range sb.Logs(ctx, libdsec.WatchOptions{Follow: true, Since: 1, SinceStderr: 4}) {
+		if err != nil || chunk.Stream != "stdout" || chunk.Offset != 1 || string(chunk.Data) != "ut\n" {
+			t.Errorf("the rest of the log = %+v %q, %v", chunk, chunk.Data, err)
+		}
+	}
 	session, err := sb.NewSession(ctx, api.Session{})
 	if err != nil {
 		t.Fatal(err)

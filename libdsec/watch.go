@@ -20,30 +20,47 @@ const maxEvent = 1 << 20
 
 // WatchOptions choose what is yielded of a log or of events.
 type WatchOptions struct {
-	Follow bool  // go on with what comes, until the sandbox ends or ctx does
-	Since  int64 // events: those after this sequence number; logs: from this byte of the output on
+	Follow      bool  // go on with what comes, until the sandbox ends or ctx does
+	Since       int64 // events: those after this sequence number; logs: from this byte of stdout on
+	SinceStderr int64 // logs: from this byte of stderr on
 }
 
 // LogChunk is a piece of a sandbox's log: the output of its start process.
 type LogChunk struct {
 	Stream string // stdout or stderr
+	Offset int64  // of the first byte in its stream, counted from the stream's beginning
 	Data   []byte // valid until the next chunk is asked for
 }
 
-// Logs yields the sandbox's log. After an error it yields no more.
+// Logs yields the sandbox's log. Where Offset is beyond the end of the chunk before, the bytes between aren't kept any
+// more. After an error it yields no more.
 func (s *Sandbox) Logs(ctx context.Context, o WatchOptions) iter.Seq2[LogChunk, error] {
 	return func(yield func(LogChunk, error) bool) {
-		body, err := json.Marshal(map[string]any{"follow": o.Follow, "since_offset": o.Since})
+		at := map[string]int64{"stdout": o.Since, "stderr": o.SinceStderr}
+		body, err := json.Marshal(map[string]any{"follow": o.Follow, "since_offset": o.Since, "since_stderr_offset": o.SinceStderr})
+		var bad error
 		if err == nil {
 			err = s.client.each(ctx, aether.Open{Method: "sandbox.logs", Sandbox: s.id, Body: body}, func(f *aether.Frame) bool {
+				if f.Type == aether.MsgGap {
+					var gap Gap
+					if gap, bad = readGap(f.Data); bad == nil {
+						at[gap.Stream] = gap.Offset + gap.Length
+					}
+					return bad == nil
+				}
+				if f.Channel == aether.Message || len(f.Data) == 0 {
+					return true
+				}
 				chunk := LogChunk{Stream: "stdout", Data: f.Data}
 				if f.Channel == aether.Stderr {
 					chunk.Stream = "stderr"
 				}
-				return len(f.Data) == 0 || yield(chunk, nil)
+				chunk.Offset = at[chunk.Stream]
+				at[chunk.Stream] += int64(len(f.Data))
+				return yield(chunk, nil)
 			})
 		}
-		if err != nil {
+		if err = errors.Join(bad, err); err != nil {
 			yield(LogChunk{}, err)
 		}
 	}
@@ -181,6 +198,9 @@ func (s *Sandbox) eventsOnce(ctx context.Context, o WatchOptions, fn func(api.Ev
 	var lines lineSplitter
 	var bad error
 	err = s.client.each(ctx, aether.Open{Method: "sandbox.events", Sandbox: s.id, Body: body}, func(f *aether.Frame) bool {
+		if f.Channel == aether.Message {
+			return true
+		}
 		bad = lines.feed(f.Data, func(line []byte) (bool, error) {
 			var e api.Event
 			if err := json.Unmarshal(line, &e); err != nil {
@@ -227,7 +247,7 @@ func (l *lineSplitter) feed(data []byte, fn func([]byte) (bool, error)) error {
 	return nil
 }
 
-// each calls fn with every data frame of a stream until it ends or fn has had enough.
+// each calls fn with every frame of a stream until it ends or fn has had enough.
 func (c *Client) each(ctx context.Context, o aether.Open, fn func(*aether.Frame) bool) error {
 	stream, err := c.open(ctx, o)
 	if err != nil {
@@ -242,7 +262,7 @@ func (c *Client) each(ctx context.Context, o aether.Open, fn func(*aether.Frame)
 		if err != nil {
 			return c.streamError(ctx, err)
 		}
-		more := f.Channel == aether.Message || fn(&f)
+		more := fn(&f)
 		f.Release()
 		if !more {
 			return nil
