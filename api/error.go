@@ -46,6 +46,8 @@ const (
 	CodeInternal              Code = "internal"               // 500: a bug of ours
 	CodeNotImplemented        Code = "not_implemented"        // 501: the route exists, this build can't do it yet
 	CodeSandboxDied           Code = "sandbox_died"           // 502: the sandbox ended while the request ran
+	CodePortUnreachable       Code = "port_unreachable"       // 502: nothing in the sandbox listens on the port
+	CodePortFailed            Code = "port_failed"            // 502: the program behind the port broke off, or its answer isn't HTTP
 	CodeNotStarted            Code = "not_started"            // 503: an infrastructure failure before anything ran; safe to repeat
 	CodeNoCapacity            Code = "no_capacity"            // 503: the machine is full; see retry_after_ms
 	CodeUnavailable           Code = "unavailable"            // 503: a component can't be reached; see retry_after_ms
@@ -68,7 +70,7 @@ func statuses() map[Code]int {
 		CodeConflict: 409, CodeWrongState: 409, CodeFrozen: 409, CodeTooLarge: 413, CodeUnsupportedMedia: 415,
 		CodeUnsupportedConstraint: 422, CodeImpossible: 422, CodeCommandNotFound: 422, CodeCommandNotExecutable: 422,
 		CodeWorkdirNotFound: 422, CodeNoShell: 422, CodeNoSuchUser: 422, CodeQuota: 429, CodeTooMany: 429,
-		CodeInternal: 500, CodeNotImplemented: 501, CodeSandboxDied: 502, CodeNotStarted: 503, CodeNoCapacity: 503,
+		CodeInternal: 500, CodeNotImplemented: 501, CodeSandboxDied: 502, CodePortUnreachable: 502, CodePortFailed: 502, CodeNotStarted: 503, CodeNoCapacity: 503,
 		CodeFileNotFound: 404, CodePermissionDenied: 403, CodeExists: 409, CodeIsDirectory: 409, CodeNotDirectory: 409,
 		CodeNotEmpty: 409, CodeNotRegular: 409, CodeLinkLoop: 409, CodeRange: 416,
 		CodeUnavailable: 503, CodeTimeout: 504, CodeDiskFull: 507,

@@ -16,7 +16,14 @@ func Enter(h *spawn.Script, b Box, who *account.Account) {
 	h.Call(unix.SYS_UMASK, 0)
 }
 
-// Visit runs a script that [Enter] began. The descriptors that it opens are this process's afterwards.
+// EnterNetwork begins the script of a helper that has the sandbox's network, as who. Its files stay this process's own.
+func EnterNetwork(h *spawn.Script, b Box, who *account.Account) {
+	h.Reset()
+	h.Call(unix.SYS_SETNS, uintptr(b.PIDFD), unix.CLONE_NEWUSER|unix.CLONE_NEWNET).As(stepEnter)
+	takeUser(h, who)
+}
+
+// Visit runs a script that [Enter] or [EnterNetwork] began. The descriptors that it opens are this process's afterwards.
 func (l *Launcher) Visit(b Box, h *spawn.Script) error { return l.help(b, h) }
 
 // Opened is the descriptor that a step of a visit has made here, -1 if it hasn't.
