@@ -311,6 +311,7 @@ type rig struct {
 	url   string
 	token string
 	edge  *fakeEdge
+	srv   *Server
 }
 
 func newRig(t testing.TB) *rig {
@@ -347,7 +348,7 @@ func serveRig(t testing.TB, edge *fakeEdge) *rig {
 			t.Errorf("Serve() = %v", err)
 		}
 	})
-	return &rig{t: t, url: "http://" + ln.Addr().String(), token: token, edge: edge}
+	return &rig{t: t, url: "http://" + ln.Addr().String(), token: token, edge: edge, srv: srv}
 }
 
 // request is one HTTP request of a test.

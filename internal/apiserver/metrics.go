@@ -63,12 +63,12 @@ func (m *metrics) observe(route string, status int, took time.Duration) {
 	c.seconds.Observe(took.Seconds())
 }
 
-// isPublic tells whether a request needs no token: the health checks, and the metrics for somebody on this very machine,
-// because a scraper there has no token and the labels name no sandbox and no project. A proxy on this machine makes
-// others look local, so what was forwarded needs the token.
+// isPublic tells whether a request needs no token: the health checks, what the interface is, and the metrics for somebody
+// on this very machine, because a scraper there has no token and the labels name no sandbox and no project. A proxy on
+// this machine makes others look local, so what was forwarded needs the token.
 func isPublic(r *http.Request) bool {
 	switch r.URL.Path {
-	case "/healthz", "/readyz":
+	case "/healthz", "/readyz", "/openapi.json", "/docs":
 		return true
 	case "/metrics":
 		return isLocal(r)

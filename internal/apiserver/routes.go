@@ -1,16 +1,20 @@
 package apiserver
 
 import (
+	"maps"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/apiserver/docs"
 )
 
 // served lists the routes that this build serves. package openapi describes each of them; a test compares.
 func (s *Server) served() map[string]handler {
 	const sb = "/v1/sandboxes/{id}"
+	site := docs.New(slices.Concat(slices.Collect(maps.Values(pending()))...))
 	return map[string]handler{
 		"GET /healthz": s.health,
 		"GET /readyz":  s.ready,
@@ -52,7 +56,27 @@ func (s *Server) served() map[string]handler {
 		"POST " + sb + "/files":   s.postFile,
 		"DELETE " + sb + "/files": s.deleteFile,
 
-		"GET /v1/aether": s.upgrade,
+		"GET /v1/aether":    s.upgrade,
+		"GET /openapi.json": s.described(site.Document),
+		"GET /docs":         s.described(site.Page),
+	}
+}
+
+// described answers with what is said about the interface.
+func (s *Server) described(of func() (docs.File, error)) handler {
+	return func(c *call, r *http.Request) error {
+		if _, err := query(r); err != nil {
+			return err
+		}
+		f, err := of()
+		if err != nil {
+			return err
+		}
+		for _, h := range f.Headers {
+			c.Header().Set(h[0], h[1])
+		}
+		c.send(http.StatusOK, f.Body)
+		return nil
 	}
 }
 
@@ -95,7 +119,6 @@ func pending() map[string][]string {
 		"node management":       {"/v1/nodes", "/v1/nodes/"},
 		"cluster view":          {"/v1/cluster", "/v1/cluster/"},
 		"watch stream":          {"GET /v1/watch"},
-		"API description":       {"GET /openapi.json", "GET /docs"},
 	}
 }
 

@@ -1,0 +1,156 @@
+package openapi
+
+import (
+	_ "embed" // for the answers
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Example is a request that a reader can make, and what a real node answered to it. Names in braces in Path, Headers and
+// Body stand for what earlier examples saved.
+type Example struct {
+	Op      string // the operation's ID
+	Name    string // what it shows
+	Path    string // with query
+	Headers []string
+	Body    string            // "@NAME" is a file's content
+	Save    map[string]string // a name: the member of the answer that it stands for from now on
+	Answer  Recorded
+}
+
+// Recorded is a real answer.
+type Recorded struct {
+	Status int    `json:"status"`
+	Type   string `json:"type,omitempty"` // its Content-Type
+	Body   string `json:"body,omitempty"` // "" where it has none, or none for people
+}
+
+// Recording is what one run of all examples gave.
+type Recording struct {
+	Saved   map[string]string   `json:"saved"`
+	Answers map[string]Recorded `json:"answers"` // by "OPERATION: NAME"
+}
+
+//go:embed recorded.json
+var recorded []byte
+
+// Key names an example in a [Recording].
+func (e *Example) Key() string { return e.Op + ": " + e.Name }
+
+// Method is that of the example's operation.
+func (e *Example) Method(ops []Operation) string {
+	for i := range ops {
+		if ops[i].ID == e.Op {
+			return ops[i].Method
+		}
+	}
+	return ""
+}
+
+// Fill puts saved values in place of their names.
+func Fill(text string, saved map[string]string) string {
+	for name, value := range saved {
+		text = strings.ReplaceAll(text, "{"+name+"}", value)
+	}
+	return text
+}
+
+// Examples are all examples in the order in which they are run, with recorded answers. Names are still in braces.
+func Examples() ([]Example, map[string]string, error) {
+	var from Recording
+	if err := json.Unmarshal(recorded, &from); err != nil {
+		return nil, nil, fmt.Errorf("recorded answers: %w", err)
+	}
+	all := requests()
+	for i := range all {
+		all[i].Answer = from.Answers[all[i].Key()]
+	}
+	return all, from.Saved, nil
+}
+
+// requests are the examples without answers. They are run from top to bottom on one node and leave nothing behind.
+func requests() []Example {
+	const sb, lines, raw = "/v1/sandboxes/{sandbox}", "Accept: application/x-ndjson", "Content-Type: application/octet-stream"
+	save := func(name string) map[string]string { return map[string]string{name: "id"} }
+	return []Example{
+		{Op: "healthz", Name: "alive", Path: "/healthz"},
+		{Op: "readyz", Name: "ready", Path: "/readyz"},
+		{Op: "listImages", Name: "all", Path: "/v1/images"},
+		{Op: "getImage", Name: "of the machine", Path: "/v1/images/busybox"},
+		{Op: "getImage", Name: "unknown", Path: "/v1/images/nothing"},
+
+		{Op: "createSandbox", Name: "all defaults", Path: "/v1/sandboxes", Body: `{"image": "busybox"}`, Save: save("plain")},
+		{
+			Op: "createSandbox", Name: "with limits, labels and a start process", Path: "/v1/sandboxes", Save: save("sandbox"),
+			Body: `{"image": "busybox", "resources": {"cpu": 0.5, "memory_mb": 256}, "labels": {"team": "rl"}, "env": {"LANG": "C.UTF-8"}, "ttl": {"max_s": 3600}, "command": ["sh", "-c", "echo booted; sleep 600"]}`,
+		},
+		{Op: "createSandbox", Name: "a field that isn't known", Path: "/v1/sandboxes", Body: `{"image": "busybox", "cpus": 2}`},
+		{Op: "createSandbox", Name: "what can't be enforced", Path: "/v1/sandboxes", Body: `{"image": "busybox", "resources": {"disk_mb": 100}}`},
+		{Op: "createSandbox", Name: "an image that isn't there", Path: "/v1/sandboxes", Body: `{"image": "nothing"}`},
+		{Op: "listSandboxes", Name: "running, with a label", Path: "/v1/sandboxes?state=running&label=team%3Drl&limit=1"},
+		{Op: "getSandbox", Name: "running", Path: sb},
+		{Op: "getSandbox", Name: "unknown", Path: "/v1/sandboxes/saaaaaaaaaaaaaaaaaaaaa"},
+		{Op: "patchSandbox", Name: "more memory", Path: sb, Body: `{"resources": {"memory_mb": 512}}`},
+		{Op: "patchSandbox", Name: "other labels", Path: sb, Body: `{"labels": {"team": "rl", "round": "2"}}`},
+		{Op: "getUsage", Name: "now", Path: sb + "/metrics"},
+		{Op: "readLogs", Name: "as text", Path: sb + "/logs"},
+		{Op: "readLogs", Name: "as events", Path: sb + "/logs", Headers: []string{lines}},
+		{Op: "listEvents", Name: "the first ones", Path: sb + "/events"},
+		{Op: "listEvents", Name: "server-sent", Path: sb + "/events?since=3", Headers: []string{"Accept: text/event-stream"}},
+
+		{Op: "exec", Name: "a script", Path: sb + "/exec", Body: `{"shell": "echo out; echo err >&2; exit 3"}`},
+		{Op: "exec", Name: "with input", Path: sb + "/exec", Body: `{"argv": ["sort"], "stdin": "b\na\n"}`},
+		{Op: "exec", Name: "timed out", Path: sb + "/exec", Body: `{"argv": ["sleep", "100"], "timeout_ms": 50}`},
+		{Op: "exec", Name: "bytes", Path: sb + "/exec", Body: `{"argv": ["printf", "\\377"]}`},
+		{Op: "exec", Name: "a command that isn't there", Path: sb + "/exec", Body: `{"argv": ["nothing"]}`},
+
+		{Op: "startProcess", Name: "with open input", Path: sb + "/processes", Body: `{"shell": "read line; echo got $line", "stdin_open": true, "tag": "reader"}`, Save: save("process")},
+		{Op: "listProcesses", Name: "all", Path: sb + "/processes"},
+		{Op: "getProcess", Name: "running", Path: sb + "/processes/{process}"},
+		{Op: "writeStdin", Name: "a line, then the end", Path: sb + "/processes/{process}/stdin?close=true", Headers: []string{raw}, Body: "hello\n"},
+		{Op: "attachProcess", Name: "from the start", Path: sb + "/processes/{process}/attach"},
+		{Op: "startProcess", Name: "its stream", Path: sb + "/processes?stream=true", Body: `{"shell": "echo one; echo two >&2"}`},
+		{Op: "startProcess", Name: "on a terminal", Path: sb + "/processes", Body: `{"shell": "sleep 600", "tty": {"rows": 24, "cols": 80}}`, Save: save("terminal")},
+		{Op: "resizeProcess", Name: "a larger window", Path: sb + "/processes/{terminal}/resize", Body: `{"rows": 50, "cols": 132}`},
+		{Op: "signalProcess", Name: "Ctrl-C", Path: sb + "/processes/{terminal}/signal", Body: `{"signal": "SIGINT", "tree": true}`},
+		{Op: "killProcess", Name: "at once", Path: sb + "/processes/{terminal}"},
+		{Op: "getProcess", Name: "unknown", Path: sb + "/processes/nothing"},
+
+		{Op: "createSession", Name: "with a name", Path: sb + "/sessions", Body: `{"id": "work", "cwd": "/tmp"}`},
+		{Op: "exec", Name: "in a session", Path: sb + "/exec", Body: `{"shell": "cd /; export A=1", "session": "work"}`},
+		{Op: "listSessions", Name: "all", Path: sb + "/sessions"},
+		{Op: "interruptSession", Name: "idle", Path: sb + "/sessions/work/interrupt"},
+		{Op: "closeSession", Name: "by name", Path: sb + "/sessions/work"},
+
+		{Op: "writeFile", Name: "with missing directories", Path: sb + "/files?path=/srv/app/main.py&parents=1&mode=0644", Headers: []string{raw}, Body: "print('hello')\n"},
+		{Op: "readFile", Name: "the content", Path: sb + "/files?path=/srv/app/main.py"},
+		{Op: "readFile", Name: "a range", Path: sb + "/files?path=/srv/app/main.py", Headers: []string{"Range: bytes=0-4"}},
+		{Op: "readFile", Name: "a document with digest", Path: sb + "/files?path=/srv/app/main.py&stat=1&digest=1"},
+		{Op: "readFile", Name: "a directory", Path: sb + "/files?path=/srv/app&list=1"},
+		{Op: "readFile", Name: "not there", Path: sb + "/files?path=/srv/nothing"},
+		{Op: "changeFile", Name: "a directory", Path: sb + "/files?path=/srv/data&op=mkdir&mode=0700"},
+		{Op: "changeFile", Name: "a symlink", Path: sb + "/files?path=/srv/link&op=symlink&to=app/main.py"},
+		{Op: "changeFile", Name: "move", Path: sb + "/files?path=/srv/app/main.py&op=rename&to=/srv/data/main.py"},
+		{Op: "changeFile", Name: "owner", Path: sb + "/files?path=/srv/data/main.py&op=chown&uid=1000&gid=1000"},
+		{Op: "writeFile", Name: "a tree", Path: sb + "/files?path=/srv/data&tar=1", Headers: []string{"Content-Type: application/x-tar"}, Body: "@tree.tar"},
+		{Op: "readFile", Name: "a tree", Path: sb + "/files?path=/srv/data&tar=1"},
+		{Op: "removeFile", Name: "a tree", Path: sb + "/files?path=/srv/data&recursive=1"},
+
+		{Op: "importImage", Name: "of a root file system", Path: "/v1/images?name=mine", Headers: []string{raw}, Body: "@rootfs.tar"},
+		{Op: "importImage", Name: "with progress", Path: "/v1/images?name=mine&replace=1", Headers: []string{raw, lines}, Body: "@rootfs.tar"},
+		{Op: "exportImage", Name: "as a tar", Path: "/v1/images/mine/export"},
+		{Op: "removeImage", Name: "by name", Path: "/v1/images/mine"},
+		{Op: "collectImages", Name: "what broke off", Path: "/v1/images/gc"},
+
+		{Op: "stopSandbox", Name: "running", Path: sb},
+		{Op: "stopSandbox", Name: "again", Path: sb},
+		{Op: "exec", Name: "in one that has ended", Path: sb + "/exec", Body: `{"argv": ["true"]}`},
+		{Op: "stopSandbox", Name: "the other one", Path: "/v1/sandboxes/{plain}"},
+
+		{Op: "upgradeToAether", Name: "without an upgrade", Path: "/v1/aether"},
+		{Op: "metrics", Name: "all", Path: "/metrics"},
+		{Op: "openapi", Name: "all", Path: "/openapi.json"},
+		{Op: "docs", Name: "all", Path: "/docs"},
+	}
+}
