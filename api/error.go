@@ -24,6 +24,8 @@ const (
 	CodeMethodNotAllowed      Code = "method_not_allowed"     // 405: the path exists, the method doesn't
 	CodeConflict              Code = "conflict"               // 409: in the way of something that exists
 	CodeWrongState            Code = "wrong_state"            // 409: the sandbox's state doesn't allow this
+	CodeKeyReused             Code = "idempotency_key_reused" // 409: the key was used for another request
+	CodeResultGone            Code = "result_gone"            // 409: the request under this key isn't repeated, and its answer can't be given again
 	CodeFrozen                Code = "frozen"                 // 409: the sandbox's processes are frozen
 	CodeExists                Code = "exists"                 // 409: the file exists
 	CodeIsDirectory           Code = "is_a_directory"         // 409
@@ -73,7 +75,7 @@ func statuses() map[Code]int {
 		CodeInternal: 500, CodeNotImplemented: 501, CodeSandboxDied: 502, CodePortUnreachable: 502, CodePortFailed: 502, CodeNotStarted: 503, CodeNoCapacity: 503,
 		CodeFileNotFound: 404, CodePermissionDenied: 403, CodeExists: 409, CodeIsDirectory: 409, CodeNotDirectory: 409,
 		CodeNotEmpty: 409, CodeNotRegular: 409, CodeLinkLoop: 409, CodeRange: 416,
-		CodeUnavailable: 503, CodeTimeout: 504, CodeDiskFull: 507,
+		CodeKeyReused: 409, CodeResultGone: 409, CodeUnavailable: 503, CodeTimeout: 504, CodeDiskFull: 507,
 	}
 }
 

@@ -9,6 +9,8 @@ const (
 	MsgSignal  uint8 = 5 // body [Signal]
 	MsgResize  uint8 = 6 // body [Resize]
 	MsgAck     uint8 = 7 // body [Ack]
+	// MsgReplayed says, before anything else, that what follows is the answer to an earlier request with the same key.
+	MsgReplayed uint8 = 8
 )
 
 // Open is what a stream is opened with.
@@ -18,6 +20,7 @@ type Open struct {
 	Project   string
 	RequestID string
 	Trace     [16]byte // zero: none
+	Key       string   // idempotency key: the request is carried out once however often it is sent; "": none
 	Body      []byte   // at most [MaxMessage]
 	FDs       []int    // sent along where the transport can; duplicated by Conn.Open, the caller keeps its own
 	Closed    bool     // the opener sends nothing more, as if it called Close at once; it may still Reset

@@ -42,6 +42,9 @@ type Options struct {
 	Panic func(v any, stack []byte)
 }
 
+// FeatureKeys is the feature bit of who honours [Open]'s Key.
+const FeatureKeys uint64 = 1
+
 // Limits of the protocol.
 const (
 	MaxDataAether = 64 << 10  // largest frame payload towards an aether

@@ -164,12 +164,13 @@ const (
 	openRequestID = 4
 	openBody      = 5
 	openFDs       = 6
+	openKey       = 7
 )
 
 // size is an upper bound of what appendTo appends.
 func (o *Open) size() int {
 	n := 2 // descriptors
-	for _, l := range [...]int{len(o.Method), len(o.Sandbox), len(o.Project), len(o.RequestID), len(o.Body)} {
+	for _, l := range [...]int{len(o.Method), len(o.Sandbox), len(o.Project), len(o.RequestID), len(o.Key), len(o.Body)} {
 		n += 1 + sizeVarint(uint64(l)) + l
 	}
 	return n
@@ -180,6 +181,7 @@ func (o *Open) appendTo(b []byte) []byte {
 	b = appendString(b, openSandbox, o.Sandbox)
 	b = appendString(b, openProject, o.Project)
 	b = appendString(b, openRequestID, o.RequestID)
+	b = appendString(b, openKey, o.Key)
 	b = appendVarint(b, openFDs, uint64(len(o.FDs)))
 	return appendBytes(b, openBody, o.Body)
 }
@@ -201,6 +203,8 @@ func (o *Open) unmarshal(b []byte) (fds int, err error) {
 			o.Body = d.bytes()
 		case openFDs:
 			fds = int(d.uint(8))
+		case openKey:
+			o.Key = d.text()
 		}
 	}
 	d.bad = d.bad || o.Method == ""

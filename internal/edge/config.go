@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/images"
 )
 
@@ -33,6 +34,7 @@ type Config struct {
 	EndedKeep   time.Duration // how long an ended sandbox's record can be read; default 1 h
 	ShortWait   time.Duration // how long a request waits for a short state to pass; default 30 s
 	StopTimeout time.Duration // how long the end of a sandbox may take before it counts as failed; default 30 s
+	Keys        idem.Limits   // of what is kept for idempotency keys
 	Parallel    int           // adoptions and stops at one time; default 16
 
 	machine func() (machineState, error) // how the machine is doing; tests have another

@@ -18,9 +18,9 @@ import (
 
 // create makes a sandbox and returns when it answers, its start process running. An error, or the end of ctx before
 // that, leaves nothing behind.
-func (e *Edge) create(ctx context.Context, project string, want api.Spec) (*sandbox, error) {
+func (e *Edge) create(ctx context.Context, project, id string, want api.Spec) (*sandbox, error) {
 	begun := time.Now()
-	sb, err := e.tryCreate(ctx, project, want)
+	sb, err := e.tryCreate(ctx, project, id, want)
 	e.met.creates.WithLabelValues(result(err)).Inc()
 	if err == nil {
 		e.met.took("create", begun)
@@ -28,7 +28,7 @@ func (e *Edge) create(ctx context.Context, project string, want api.Spec) (*sand
 	return sb, err
 }
 
-func (e *Edge) tryCreate(ctx context.Context, project string, want api.Spec) (*sandbox, error) {
+func (e *Edge) tryCreate(ctx context.Context, project, id string, want api.Spec) (*sandbox, error) {
 	if project == "" {
 		return nil, api.Errorf(api.CodeUnauthenticated, "the stream names no project")
 	}
@@ -36,6 +36,7 @@ func (e *Edge) tryCreate(ctx context.Context, project string, want api.Spec) (*s
 	if err != nil {
 		return nil, err
 	}
+	rec.ID = id
 	if err := e.machine.admit(time.Now()); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record
 		return nil, err
 	}
 	return &record{
-		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, ID: newID(e.cfg.Home), Project: project,
+		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, Project: project,
 		Spec: want, ImageEnv: img.Env, ImageCommand: img.DefaultCommand(), State: api.StateCreating, Backend: e.cfg.Backend.Name(),
 	}, nil
 }

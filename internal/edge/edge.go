@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/events"
+	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -30,6 +32,7 @@ type Edge struct {
 	ledger  *ledger
 	boot    string
 	machine *machine
+	keyed   *idem.Server
 
 	life  context.Context //nolint:containedctx // what the edge itself waits for has no request's context; over when quit is closed
 	die   context.CancelCauseFunc
@@ -70,6 +73,10 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 		e.halt()
 		return nil, err
 	}
+	if err := e.openKeys(); err != nil {
+		e.halt()
+		return nil, err
+	}
 	if w, ok := cfg.Backend.(Warmer); ok {
 		w.Warm()
 	}
@@ -80,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 // Close ends what the edge runs here and leaves the sandboxes alone. Run must have returned.
 func (e *Edge) Close(ctx context.Context) error {
 	e.halt()
-	return e.cfg.Backend.Close(ctx)
+	return errors.Join(e.closeKeys(), e.cfg.Backend.Close(ctx))
 }
 
 func (e *Edge) halt() {
@@ -136,7 +143,7 @@ func (e *Edge) enter(rec *record) (*sandbox, error) {
 		rec.CreatedAt = e.latest.Add(1)
 	}
 	e.latest = rec.CreatedAt
-	sb := newSandbox(rec, newJournal(e.store, rec.ID))
+	sb := newSandbox(rec, events.New(rec.ID, e.store.events(rec.ID), e.store.files))
 	e.boxes[rec.ID] = sb
 	e.met.state("", rec.State)
 	return sb, nil
@@ -186,6 +193,7 @@ func (e *Edge) sweep() {
 }
 
 func (e *Edge) sweepOnce(now time.Time) {
+	e.keyed.Keys.Sweep()
 	for _, sb := range e.all() {
 		sb.mu.Lock()
 		ended, unclean, busy := sb.rec.EndedAt, sb.rec.Unclean, sb.box != nil

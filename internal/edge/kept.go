@@ -53,9 +53,9 @@ func (e *Edge) tellEnded(sb *sandbox, id string, raw []byte) {
 
 // awaitRecorded waits again for an adopted sandbox's processes whose end has no event yet.
 func (e *Edge) awaitRecorded(sb *sandbox, box Box) {
-	events, _ := sb.events.since(0)
+	told, _ := sb.events.Since(0)
 	running := map[string]bool{}
-	for _, ev := range events {
+	for _, ev := range told {
 		id, _ := ev.Data["process"].(string)
 		switch ev.Type {
 		case "exec_started":

@@ -16,7 +16,7 @@ func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open)
 	if err != nil {
 		return err
 	}
-	sb, err := e.create(ctx, o.Project, want)
+	sb, err := e.create(ctx, o.Project, newID(e.cfg.Home), want)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (e *Edge) serveEvents(ctx context.Context, s *aether.Stream, o aether.Open)
 		return api.FieldError(api.CodeInvalid, "since", "use the seq of the last event you have, or 0", "%d is negative", q.Since)
 	}
 	for {
-		events, more := sb.events.since(q.Since)
+		events, more := sb.events.Since(q.Since)
 		if len(events) > 0 {
 			q.Since = events[len(events)-1].Seq
 			if err := writeLines(ctx, s, events); err != nil {

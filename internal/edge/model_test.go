@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
@@ -438,22 +439,22 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2*keptEvents + 500 {
+	for range 2*events.Kept + 500 {
 		n.edge.tell(box, "updated", "", nil)
 	}
 	n.restart()
-	events := n.events(long.ID, 10, false)
-	first := events[0]
-	if first.Type != "gap" || first.Data["first"] != float64(11) || first.Data["last"] != float64(first.Seq) || first.Seq < keptEvents {
+	list := n.events(long.ID, 10, false)
+	first := list[0]
+	if first.Type != "gap" || first.Data["first"] != float64(11) || first.Data["last"] != float64(first.Seq) || first.Seq < events.Kept {
 		t.Errorf("first: %+v", first)
 	}
-	for i, ev := range events {
+	for i, ev := range list {
 		if ev.Seq != first.Seq+int64(i) {
 			t.Fatalf("event %d has seq %d after %d", i, ev.Seq, first.Seq)
 		}
 	}
-	if last := events[len(events)-1]; last.Type != "adopted" || last.Seq != 2*keptEvents+500+3 || len(events) > keptEvents+1 {
-		t.Errorf("%d events, last %+v", len(events), last)
+	if last := list[len(list)-1]; last.Type != "adopted" || last.Seq != 2*events.Kept+500+3 || len(list) > events.Kept+1 {
+		t.Errorf("%d events, last %+v", len(list), last)
 	}
 	if e := wantCode(t, n.call(t.Context(), as("p", "sandbox.events", long.ID, []byte(`{"since":-1}`)), nil), api.CodeInvalid); e.Field != "since" {
 		t.Errorf("%+v", e)

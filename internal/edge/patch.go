@@ -21,6 +21,7 @@ func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox
 	if err != nil {
 		return api.Sandbox{}, err
 	}
+	sb.keepBorn()
 	changed := map[string]any{}
 	if p.Resources != nil {
 		if err := e.setLimits(ctx, sb, now, *p.Resources); err != nil {

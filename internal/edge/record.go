@@ -29,7 +29,8 @@ type record struct {
 	BootID       string          `json:"boot_id"`
 	ID           string          `json:"id"`
 	Project      string          `json:"project"`
-	Spec         api.Spec        `json:"spec"` // effective
+	Spec         api.Spec        `json:"spec"`           // effective
+	Born         *api.Spec       `json:"born,omitempty"` // the effective spec at first, where a patch has changed it since
 	ImageEnv     []string        `json:"image_env,omitempty"`
 	ImageCommand []string        `json:"image_command,omitempty"` // what an exec without a command runs
 	State        api.State       `json:"state"`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/events"
 )
 
 // Adoption is tried again when the backend can't tell yet whether a sandbox lives.
@@ -45,11 +46,11 @@ func (e *Edge) recover(ctx context.Context) error {
 				slog.String("instance", r.Instance), slog.String("backend", r.Backend))
 			continue
 		}
-		events, err := openJournal(e.store, r.ID)
+		log, err := events.Open(r.ID, e.store.events(r.ID), e.store.files)
 		if err != nil {
 			return err
 		}
-		sb := newSandbox(r, events)
+		sb := newSandbox(r, log)
 		e.boxes[r.ID] = sb
 		e.met.state("", r.State)
 		if r.CreatedAt.After(e.latest) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -18,7 +19,7 @@ type sandbox struct {
 	id      string
 	project string
 	created time.Time
-	events  *journal
+	events  *events.Log
 
 	// work is held by a patch: one at a time changes limits.
 	work sync.Mutex
@@ -32,9 +33,9 @@ type sandbox struct {
 	gone    bool          // the record's files are removed, or will never be written
 }
 
-func newSandbox(rec *record, events *journal) *sandbox {
+func newSandbox(rec *record, log *events.Log) *sandbox {
 	return &sandbox{
-		id: rec.ID, project: rec.Project, created: rec.CreatedAt, events: events, rec: rec,
+		id: rec.ID, project: rec.Project, created: rec.CreatedAt, events: log, rec: rec,
 		env: spec.Environment(rec.ImageEnv, rec.Spec.Env), changed: make(chan struct{}),
 	}
 }
@@ -147,7 +148,7 @@ func (e *Edge) saveLocked(sb *sandbox) {
 
 // tell appends an event.
 func (e *Edge) tell(sb *sandbox, kind, message string, data map[string]any) {
-	if err := sb.events.add(kind, message, data); err != nil {
+	if err := sb.events.Add(kind, message, data); err != nil {
 		e.met.saveFaults.Inc()
 		e.log.Error("event not saved", sb.attr(), slog.Any("err", err))
 	}

@@ -92,6 +92,9 @@ func (e *Edge) serveConn(ctx context.Context, c net.Conn, handlers map[string]ha
 func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[string]handler) {
 	o := s.Open()
 	h, ok := handlers[o.Method]
+	if ok && o.Key != "" {
+		h = e.keyed.Serve
+	}
 	if !ok {
 		s.Reset(api.Errorf(api.CodeNotImplemented, "method %q isn't known", spec.Clip(o.Method)))
 		return

@@ -1,4 +1,7 @@
-package edge
+// Package events keeps the events of a sandbox: in memory, and in a file of JSON lines that outlives the process.
+//
+// A [Log] is safe for concurrent use; its lock is a leaf.
+package events
 
 import (
 	"bytes"
@@ -13,31 +16,39 @@ import (
 	"github.com/dsec-io/dsec/api"
 )
 
-// keptEvents is how many events of a sandbox can be read; its file holds at most twice as many.
-const keptEvents = 1000
+// Kept is how many events of a sandbox can be read; its file holds at most twice as many.
+const Kept = 1000
 
-// journal is the events of one sandbox, in memory and in its file.
-type journal struct {
+// Files is how a log reaches the disk. Each operation has a label, so that a test can let exactly one fail.
+type Files interface {
+	Write(label, path string, data []byte) error
+	Append(label, path string, data []byte) error
+	Rename(label, from, to string) error
+}
+
+// Log is the events of one sandbox, in memory and in its file.
+type Log struct {
 	id    string
 	path  string
-	files files
+	files Files
 
 	// mu guards what follows, and the file.
 	mu      sync.Mutex
-	events  []api.Event // the newest keptEvents
+	events  []api.Event // the newest Kept
 	next    int64       // seq of the next event
 	lines   int         // in the file
 	stale   bool        // the file lacks an event that couldn't be written
 	changed chan struct{}
 }
 
-func newJournal(s *store, id string) *journal {
-	return &journal{id: id, path: s.events(id), files: s.files, next: 1, changed: make(chan struct{})}
+// New makes the log of a new sandbox, with a file at path.
+func New(id, path string, files Files) *Log {
+	return &Log{id: id, path: path, files: files, next: 1, changed: make(chan struct{})}
 }
 
-// openJournal reads a journal back. A torn last line is what a crash leaves; it was never shown to anybody.
-func openJournal(s *store, id string) (*journal, error) {
-	j := newJournal(s, id)
+// Open reads a log back. A torn last line is what a crash leaves; it was never shown to anybody.
+func Open(id, path string, files Files) (*Log, error) {
+	j := New(id, path, files)
 	raw, err := os.ReadFile(j.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read events of %s: %w", id, err)
@@ -58,9 +69,9 @@ func openJournal(s *store, id string) (*journal, error) {
 	return j, nil
 }
 
-func (j *journal) push(ev api.Event) {
-	if len(j.events) == keptEvents {
-		j.events = append(j.events[:0:0], j.events[keptEvents/10:]...)
+func (j *Log) push(ev api.Event) {
+	if len(j.events) == Kept {
+		j.events = append(j.events[:0:0], j.events[Kept/10:]...)
 	}
 	j.events = append(j.events, ev)
 	j.next = ev.Seq + 1
@@ -68,7 +79,7 @@ func (j *journal) push(ev api.Event) {
 }
 
 // overLocked tells whether the last event is the sandbox's end. The caller holds j.mu.
-func (j *journal) overLocked() bool {
+func (j *Log) overLocked() bool {
 	if len(j.events) == 0 {
 		return false
 	}
@@ -76,8 +87,8 @@ func (j *journal) overLocked() bool {
 	return last.Ended()
 }
 
-// add appends an event; after the sandbox's end there are no more, and it does nothing. A file that can't be written loses events over a restart, never the running edge's.
-func (j *journal) add(kind, message string, data map[string]any) error {
+// Add appends an event; after the sandbox's end there are no more, and it does nothing. A file that can't be written loses events over a restart, never the running edge's.
+func (j *Log) Add(kind, message string, data map[string]any) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.overLocked() {
@@ -91,7 +102,7 @@ func (j *journal) add(kind, message string, data map[string]any) error {
 	j.push(ev)
 	close(j.changed)
 	j.changed = make(chan struct{})
-	if j.stale || j.lines > 2*keptEvents {
+	if j.stale || j.lines > 2*Kept {
 		return j.rewrite()
 	}
 	if err := j.files.Append("events:append", j.path, append(line, '\n')); err != nil {
@@ -102,7 +113,7 @@ func (j *journal) add(kind, message string, data map[string]any) error {
 }
 
 // rewrite replaces the file by what is kept. The caller holds j.mu, or has j for itself.
-func (j *journal) rewrite() error {
+func (j *Log) rewrite() error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	for _, ev := range j.events {
@@ -121,9 +132,9 @@ func (j *journal) rewrite() error {
 	return nil
 }
 
-// since returns the events after seq and a channel that is closed when there are more, nil after the sandbox's end. Where older ones have fallen
+// Since returns the events after seq and a channel that is closed when there are more, nil after the sandbox's end. Where older ones have fallen
 // out, the first event is of type "gap": it has the seq of the last missing one and names the first.
-func (j *journal) since(seq int64) ([]api.Event, <-chan struct{}) {
+func (j *Log) Since(seq int64) ([]api.Event, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	more := (<-chan struct{})(j.changed)
