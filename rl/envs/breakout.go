@@ -12,9 +12,9 @@ import (
 // paddle. The wall is built up again once, when the ball is returned after the last brick. The game is over (terminal)
 // when all balls are lost or both walls gone, and truncated at MaxSteps.
 //
-// Observation: paddle's place and width, ball's place and speed, balls left, share of the points; then the bricks, 1
-// where one stands. Choices: stay, left, right. Balls are served by themselves, to a random side. A step is Skip
-// frames, but never goes on into the next game.
+// Observation: paddle's middle and width, ball's middle and speed, balls left, share of the points; then the bricks, 0.1
+// where one stands: 108 ones would be all that a learner sees. Choices: stay, left, right. Balls are served by
+// themselves, to a random side. A step is Skip frames, but never goes on into the next game.
 type BreakoutConfig struct {
 	Balls    int // 5
 	MaxSteps int // 10000
@@ -38,6 +38,7 @@ const (
 	breakoutNumbers    = 8
 	breakoutLen        = breakoutNumbers + wallRows*wallCols
 	serveAngle         = math.Pi / 3.25
+	brickShown         = 0.1 // in the observation
 )
 
 type breakout struct {
@@ -105,7 +106,7 @@ func (g *wall) build(obs []float32) {
 		g.bricks[r] = allBricks
 	}
 	for i := range obs[breakoutNumbers:] {
-		obs[breakoutNumbers+i] = 1
+		obs[breakoutNumbers+i] = brickShown
 	}
 }
 
@@ -122,10 +123,10 @@ func (g *wall) serve() {
 
 func (k *breakout) observe(g *wall, obs []float32) {
 	o := (*[breakoutNumbers]float32)(obs)
-	o[0] = g.paddle * (1.0 / fieldW)
+	o[0] = (g.paddle+g.width/2)*(2.0/fieldW) - 1
 	o[1] = g.width * (1.0 / paddleW)
-	o[2] = g.x * (1.0 / fieldW)
-	o[3] = max(-1, min(1, g.y*(1.0/fieldH)))
+	o[2] = (g.x+ballSize/2)*(2.0/fieldW) - 1
+	o[3] = max(-1, min(1, (g.y+ballSize/2)*(2.0/fieldH)-1))
 	o[4] = g.vx * (1.0 / 8)
 	o[5] = g.vy * (1.0 / 8)
 	o[6] = float32(g.balls) / float32(k.balls)

@@ -168,14 +168,14 @@ func naiveOf(g *wall) *naiveWall {
 
 func (n *naiveWall) observation(balls int) []float64 {
 	obs := []float64{
-		n.paddle / 576, n.width / 62, n.x / 576, math.Min(n.y/330, 1), n.vx / 8, n.vy / 8,
+		(n.paddle+n.width/2)/288 - 1, n.width / 62, (n.x+16)/288 - 1, math.Min((n.y+16)/165-1, 1), n.vx / 8, n.vy / 8,
 		float64(n.balls) / float64(balls), float64(n.score) / 864,
 	}
 	for r := range n.bricks {
 		for _, stands := range n.bricks[r] {
 			v := 0.0
 			if stands {
-				v = 1
+				v = 0.1
 			}
 			obs = append(obs, v)
 		}
@@ -240,7 +240,7 @@ func TestBreakoutReference(t *testing.T) {
 			for j, want := range n.observation(balls) {
 				off := math.Abs(want - float64(obs[j]))
 				if n.served && (j == 2 || j == 4) { // to the left or to the right
-					off = min(off, math.Abs(float64(obs[j])+want), math.Abs(2*272.0/576-want-float64(obs[j])))
+					off = min(off, math.Abs(float64(obs[j])+want)) // what is served is served from the middle
 				}
 				if off > 1e-4 && i >= 16 || off > 1e-4 && j < breakoutNumbers {
 					t.Fatalf("environment %d: element %d is %v, want %v\nfrom %+v\nto %+v", i, j, obs[j], want, before[i], k.games[i])

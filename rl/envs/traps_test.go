@@ -66,7 +66,7 @@ func TestBreakoutStopsAtTheEnd(t *testing.T) {
 	g := &k.games[0]
 	g.x, g.y, g.vx, g.vy = 10, 318, 1, 4 // out in the first of four frames
 	p.step()
-	if p.b.Terminals[0] != 1 || !near(p.b.FinalF32[3], 322.0/330) || !near(p.b.ObsF32[2], 272.0/576) || !near(p.b.ObsF32[3], 135.0/330) {
+	if p.b.Terminals[0] != 1 || !near(p.b.FinalF32[3], 1) || !near(p.b.ObsF32[2], 0) || !near(p.b.ObsF32[3], 151.0/165-1) {
 		t.Errorf("terminal %d, final %v, next %v", p.b.Terminals[0], p.b.FinalF32[:8], p.b.ObsF32[:8])
 	}
 }
