@@ -214,6 +214,30 @@ func (c Contexts) Use(name string) error {
 	return replaceFile(filepath.Join(c.Dir, "current"), []byte(name+"\n"))
 }
 
+// Remove forgets a stored context. If it was the current one, none is afterwards.
+func (c Contexts) Remove(name string) error {
+	path, err := c.path(name)
+	if err != nil {
+		return err
+	}
+	current, err := c.Current()
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return api.FieldError(api.CodeNotFound, "context", "`dsec config contexts` lists them", "no context %q", name)
+	} else if err != nil {
+		return fmt.Errorf("forget context %s: %w", name, err)
+	}
+	if current != name {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(c.Dir, "current")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the current context: %w", err)
+	}
+	return nil
+}
+
 func (c Contexts) path(name string) (string, error) {
 	if c.Dir == "" {
 		return "", api.Errorf(api.CodeInvalid, "no configuration directory: neither XDG_CONFIG_HOME nor HOME is set")

@@ -63,10 +63,15 @@ func root(a *cli.App) *cobra.Command {
 	f.StringVar(&a.Token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
 	f.StringVar(&a.ContextName, "context", "", "use this context instead of the current one")
 	root.SetVersionTemplate(versionLine())
+	cli.Complete(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.CompleteContexts(cmd, nil, typed)
+	})
 	root.SetFlagErrorFunc(cli.UsageError)
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		devcmd.Command(a), sandboxcmd.RunCommand(a), sandboxcmd.Command(a), imagecmd.Command(a), sandboxcmd.EventsCommand(a),
+		devcmd.Command(a), sandboxcmd.RunCommand(a), sandboxcmd.Command(a), imagecmd.Command(a), sandboxcmd.EventsCommand(a), sandboxcmd.TopCommand(a),
 		rlCommand(a), benchcmd.Command(a), doctorcmd.Command(a), configcmd.Command(a), versionCommand(a), completionCommand(a),
 	)
+	cli.OnlyKnown(root)
 	return root
 }

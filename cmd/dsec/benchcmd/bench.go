@@ -15,7 +15,6 @@ import (
 type benchFlags struct {
 	json        bool
 	quick       bool
-	profile     bool
 	n           int
 	concurrency []int
 	peers       []string
@@ -73,6 +72,7 @@ func (f *benchFlags) common(cmd *cobra.Command) {
 	fs.IntVar(&f.n, "n", 0, "how many operations (default: the benchmark's)")
 	fs.StringVar(&f.out, "out", "", "folder for raw samples and plots")
 	fs.StringVar(&f.images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
+	cli.TakesFolder(cmd, "out", "images")
 }
 
 func (a app) oneBench(name, short, example string) *cobra.Command {
@@ -83,9 +83,6 @@ func (a app) oneBench(name, short, example string) *cobra.Command {
 		Example: example,
 		Args:    cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.profile {
-				return api.FieldError(api.CodeNotImplemented, "--profile", "leave it out", "dsec bench can't write profiles yet")
-			}
 			if f.n < 0 || slices.ContainsFunc(f.concurrency, func(c int) bool { return c < 1 || c > 4096 }) {
 				return api.FieldError(api.CodeInvalid, "--concurrency", "numbers from 1 to 4096, and --n above 0", "nothing can be measured with that")
 			}
@@ -102,7 +99,6 @@ func (a app) oneBench(name, short, example string) *cobra.Command {
 	fs := cmd.Flags()
 	fs.IntSliceVar(&f.concurrency, "concurrency", nil, "how many operations at once, one run each (default: the benchmark's)")
 	fs.StringSliceVar(&f.peers, "peers", nil, "compare with crun, runc, bwrap")
-	fs.BoolVar(&f.profile, "profile", false, "write flame graphs (not supported yet)")
 	cli.Complete(cmd, "peers", cobra.FixedCompletions([]string{"crun", "runc", "bwrap"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -121,6 +121,9 @@ func meantBy(cmd *cobra.Command, word string) string {
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(word); len(near) > 0 {
+		slices.SortStableFunc(near, func(x, y string) int { // what begins as what was typed is nearest
+			return cmp.Compare(strings.Index(word+" "+x, x), strings.Index(word+" "+y, y))
+		})
 		return cmd.CommandPath() + " " + near[0]
 	}
 	return ""

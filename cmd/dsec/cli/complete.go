@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/show"
@@ -25,7 +27,7 @@ func Collect(ctx context.Context, c *libdsec.Client, o libdsec.ListOptions) ([]a
 }
 
 // completionLimit bounds how long a shell waits for completions.
-const completionLimit = 2 * time.Second
+const completionLimit = time.Second
 
 // CompleteSandbox completes the id of one living sandbox.
 func (a *App) CompleteSandbox(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -40,7 +42,7 @@ func (a *App) CompleteSandboxes(cmd *cobra.Command, args []string, _ string) ([]
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
 	defer cancel()
 	var ids []cobra.Completion
-	err := a.WithClient(func(c *libdsec.Client) error {
+	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
 		list, err := Collect(ctx, c, libdsec.ListOptions{})
 		for i := range list {
 			if sb := &list[i]; !sb.State.Ended() && !slices.Contains(args, sb.ID) {
@@ -49,9 +51,6 @@ func (a *App) CompleteSandboxes(cmd *cobra.Command, args []string, _ string) ([]
 		}
 		return err
 	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
-	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -68,7 +67,7 @@ func (a *App) CompleteImages(cmd *cobra.Command, args []string, _ string) ([]cob
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
 	defer cancel()
 	var names []cobra.Completion
-	err := a.WithClient(func(c *libdsec.Client) error {
+	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
 		list, err := c.Images().List(ctx)
 		for i := range list {
 			if im := &list[i]; !slices.Contains(args, im.Name) {
@@ -77,8 +76,58 @@ func (a *App) CompleteImages(cmd *cobra.Command, args []string, _ string) ([]cob
 		}
 		return err
 	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
-	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// CompleteProcess completes a living sandbox and then one of the commands that run in it.
+func (a *App) CompleteProcess(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return a.CompleteSandbox(cmd, args, "")
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
+	defer cancel()
+	var ids []cobra.Completion
+	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
+		list, err := c.Sandbox(args[0]).Processes(ctx)
+		for i := range list {
+			if p := &list[i]; p.Running {
+				ids = append(ids, cobra.CompletionWithDesc(show.Line(p.ID), show.Clip(show.Line(strings.Join(p.Argv, " ")))))
+			}
+		}
+		return err
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// CompleteContexts completes the name of a context.
+func (a *App) CompleteContexts(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names, _ := libdsec.UserContexts(a.Getenv).Names() // a prompt is no place for an error
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// OnlyKnown makes shells offer files only where a command or a flag takes one: where it says so (see
+// [cobra.Command.MarkFlagFilename]) or completes by itself. Call it when the tree of commands is whole.
+func OnlyKnown(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		_, known := cmd.GetFlagCompletionFunc(f.Name)
+		if known || f.NoOptDefVal != "" || takesFile(f) {
+			return
+		}
+		Complete(cmd, f.Name, cobra.NoFileCompletions)
+	})
+	for _, sub := range cmd.Commands() {
+		OnlyKnown(sub)
+	}
+}
+
+func takesFile(f *pflag.Flag) bool {
+	_, file := f.Annotations[cobra.BashCompFilenameExt]
+	_, dir := f.Annotations[cobra.BashCompSubdirsInDir]
+	return file || dir
 }

@@ -45,6 +45,24 @@ func Complete(cmd *cobra.Command, flag string, fn cobra.CompletionFunc) {
 	}
 }
 
+// TakesFile marks flags whose value is a file.
+func TakesFile(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		if err := cmd.MarkFlagFilename(name); err != nil {
+			panic(err) // a flag that isn't there
+		}
+	}
+}
+
+// TakesFolder marks flags whose value is a folder.
+func TakesFolder(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		if err := cmd.MarkFlagDirname(name); err != nil {
+			panic(err) // a flag that isn't there
+		}
+	}
+}
+
 // Document prints a value as JSON or YAML with the names of the REST interface.
 func (a *App) Document(format string, v any) error {
 	doc, err := show.JSON(v, "  ")

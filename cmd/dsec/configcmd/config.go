@@ -3,12 +3,9 @@ package configcmd
 import (
 	"fmt"
 	"io"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/cli"
 	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
@@ -20,11 +17,12 @@ func (a app) command() *cobra.Command {
 		Short: "Show and choose the server that commands talk to",
 		Long: "A context is a server's address and a token. Settings come from, in this order: --endpoint and --token;\n" +
 			"DSEC_ENDPOINT and DSEC_TOKEN; the file that DSEC_CONTEXT names; the current context.",
-		Example: "  dsec config show\n  dsec config contexts\n  dsec config use ./data/context.json",
-		Args:    cli.Subcommand,
-		RunE:    cli.Group,
+		Example: "  dsec config show\n  dsec config contexts\n  dsec config use ./data/context.json\n" +
+			"  dsec config create lab --endpoint http://10.0.0.7:7080 --token-stdin --use < token",
+		Args: cli.Subcommand,
+		RunE: cli.Group,
 	}
-	cmd.AddCommand(a.configShowCommand(), a.contextsCommand(), a.useCommand())
+	cmd.AddCommand(a.configShowCommand(), a.contextsCommand(), a.useCommand(), a.createCommand(), a.removeCommand())
 	return cmd
 }
 
@@ -135,32 +133,4 @@ func contexts(store libdsec.Contexts) ([]shownContext, error) {
 		list = append(list, c)
 	}
 	return list, nil
-}
-
-func (a app) useCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "use CONTEXT|FILE",
-		Short: "Make a context the current one",
-		Long: "Makes a context the current one: one of the list, or a context file such as the one that dsec dev writes to its\n" +
-			"data folder, which is then added to the list.",
-		Example: "  dsec config use dev\n  dsec config use ./data/context.json",
-		Args:    cli.Exactly("CONTEXT"),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			names, err := libdsec.UserContexts(a.Getenv).Names()
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveError
-			}
-			return names, cobra.ShellCompDirectiveDefault
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			store := libdsec.UserContexts(a.Getenv)
-			if !strings.ContainsRune(args[0], filepath.Separator) {
-				return store.Use(args[0])
-			}
-			if _, err := libdsec.ReadContextFile(args[0]); err != nil {
-				return api.FieldError(api.CodeInvalid, "FILE", "dsec dev writes one to its data folder", "%v", err)
-			}
-			return cli.Adopt(store, args[0])
-		},
-	}
 }

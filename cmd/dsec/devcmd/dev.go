@@ -65,6 +65,8 @@ func (a app) command() *cobra.Command {
 	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard; 0: none")
 	addCapacityFlags(fs, &f.capacity)
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
+	cli.TakesFolder(cmd, "data", "images")
+	cli.TakesFile(cmd, "id-ranges")
 	return cmd
 }
 

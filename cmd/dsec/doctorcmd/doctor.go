@@ -41,6 +41,7 @@ func (a app) command() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	cmd.Flags().StringVar(&data, "data", "", "data folder that dsec dev would use")
 	cmd.Flags().StringVar(&images, "images", "", "machine-wide image store (default /var/lib/dsec/images)")
+	cli.TakesFolder(cmd, "data", "images")
 	return cmd
 }
 

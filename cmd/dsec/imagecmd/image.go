@@ -265,6 +265,7 @@ func (a app) imageExportCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&to, "file", "f", "", "write to this file")
+	cli.TakesFile(cmd, "file")
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func Command(h Host) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(trainCommand(h), evalCommand(h), envsCommand(h))
+	cmd.AddCommand(trainCommand(h), evalCommand(h), curvesCommand(h), envsCommand(h))
 	return cmd
 }
 

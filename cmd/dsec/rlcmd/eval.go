@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
 	"github.com/dsec-io/dsec/rl/env"
 	"github.com/dsec-io/dsec/rl/envs"
 	"github.com/dsec-io/dsec/rl/nn"
@@ -65,6 +66,7 @@ func evalCommand(h Host) *cobra.Command {
 	f.IntVar(&t.fps, "fps", 15, "pictures a second")
 	f.BoolVar(&t.json, "json", false, "print one JSON document")
 	forms := []string{"gif", "png", "term"}
+	cli.TakesFile(cmd, "checkpoint", "out")
 	if err := cmd.RegisterFlagCompletionFunc("render", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // there's no such flag
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
 	"github.com/dsec-io/dsec/rl/envs"
 	"github.com/dsec-io/dsec/rl/train"
 	"github.com/dsec-io/dsec/rl/train/logs"
@@ -58,6 +59,7 @@ func trainCommand(h Host) *cobra.Command {
 	r.add(cmd)
 	f := cmd.Flags()
 	f.StringVar(&r.out, "out", "", "folder of the run (default runs/ENV)")
+	cli.TakesFolder(cmd, "out")
 	f.BoolVar(&r.resume, "resume", false, "go on from the folder's checkpoint, with its settings")
 	f.BoolVar(&r.json, "json", false, "print one JSON object an update, also on a terminal")
 	f.BoolVar(&r.tensorboard, "tensorboard", false, "write TensorBoard's event files to the folder too")

@@ -1,4 +1,4 @@
-// Package sandboxcmd is `dsec sandbox`, `dsec run` and `dsec events`: sandboxes, and the commands in them.
+// Package sandboxcmd is `dsec sandbox`, `dsec run`, `dsec events` and `dsec top`: sandboxes, and the commands in them.
 package sandboxcmd
 
 import (
@@ -18,3 +18,6 @@ func RunCommand(a *cli.App) *cobra.Command { return app{a}.runCommand() }
 
 // EventsCommand returns `dsec events`.
 func EventsCommand(a *cli.App) *cobra.Command { return app{a}.eventsCommand() }
+
+// TopCommand returns `dsec top`.
+func TopCommand(a *cli.App) *cobra.Command { return app{a}.topCommand() }

@@ -98,7 +98,7 @@ func (a app) execCommand() *cobra.Command {
 		},
 	}
 	ex.add(cmd)
-	env.add(cmd.Flags())
+	env.add(cmd)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` to run as (default: the sandbox's)")
 	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory `DIR` (default: the sandbox's)")
 	cmd.Flags().StringVar(&session, "session", "", "run in this shell session, `ID`")

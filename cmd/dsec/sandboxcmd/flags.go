@@ -3,6 +3,7 @@ package sandboxcmd
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strconv"
@@ -31,7 +32,7 @@ type specFlags struct {
 func (f *specFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.resourceFlags.add(fs)
-	f.envFlags.add(fs)
+	f.envFlags.add(cmd)
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
 	fs.StringVarP(&f.user, "user", "u", "", "`USER` to run as: name, uid, name:group or uid:gid (default: the image's)")
 	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory `DIR`, made if missing (default: the image's)")
@@ -90,9 +91,11 @@ type envFlags struct {
 	files []string
 }
 
-func (f *envFlags) add(fs *pflag.FlagSet) {
+func (f *envFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
 	fs.StringArrayVarP(&f.vars, "env", "e", nil, "variable `KEY=VALUE`, or KEY alone to take it from here (repeatable)")
 	fs.StringArrayVar(&f.files, "env-file", nil, "`FILE` of variables, one KEY=VALUE a line (repeatable)")
+	cli.TakesFile(cmd, "env-file")
 }
 
 func (f *envFlags) env(lookup func(string) (string, bool)) (map[string]string, error) {
@@ -128,6 +131,9 @@ func setVariable(v string, lookup func(string) (string, bool), env map[string]st
 	return nil
 }
 
+// maxEnvFile is the most that is read of a file of variables, in bytes.
+const maxEnvFile = 1 << 20
+
 // readEnvFile reads lines of KEY=VALUE (or KEY); empty lines and those that begin with # are skipped. Values are taken
 // as they are, without quotes or escapes.
 func readEnvFile(file string, lookup func(string) (string, bool), env map[string]string) error {
@@ -136,8 +142,9 @@ func readEnvFile(file string, lookup func(string) (string, bool), env map[string
 		return api.FieldError(api.CodeInvalid, "--env-file", "", "%v", err)
 	}
 	defer f.Close()
-	sc := bufio.NewScanner(f)
-	sc.Buffer(nil, 1<<20)
+	limited := &io.LimitedReader{R: f, N: maxEnvFile + 1} // it may be a device without end
+	sc := bufio.NewScanner(limited)
+	sc.Buffer(nil, maxEnvFile)
 	for n := 1; sc.Scan(); n++ {
 		line := strings.TrimLeft(sc.Text(), " \t")
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -149,6 +156,9 @@ func readEnvFile(file string, lookup func(string) (string, bool), env map[string
 	}
 	if err := sc.Err(); err != nil {
 		return api.FieldError(api.CodeInvalid, "--env-file", "", "%s: %v", file, err)
+	}
+	if limited.N == 0 {
+		return api.FieldError(api.CodeInvalid, "--env-file", "", "%s: larger than %d bytes", file, maxEnvFile)
 	}
 	return nil
 }

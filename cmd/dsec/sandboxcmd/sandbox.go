@@ -3,17 +3,13 @@ package sandboxcmd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/cli"
-	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -72,43 +68,6 @@ func (a app) createCommand() *cobra.Command {
 	return cmd
 }
 
-func (a app) listCommand() *cobra.Command {
-	var format, state string
-	var labels []string
-	var all bool
-	states := []string{"creating", "running", "stopping", "stopped", "failed"}
-	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List sandboxes",
-		Long:    "Lists the sandboxes that live, newest first; with --all or --state also those that ended within the last hour.",
-		Example: "  dsec sandbox ls\n  dsec sandbox ls -l team=rl -o name\n  dsec sandbox ls --state failed",
-		Args:    cli.Exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := cli.Pairs("--label", labels)
-			if err != nil {
-				return err
-			}
-			return a.WithClient(func(c *libdsec.Client) error {
-				list, err := cli.Collect(cmd.Context(), c, libdsec.ListOptions{State: api.State(state), Labels: want})
-				if err != nil {
-					return err
-				}
-				if !all && state == "" {
-					list = slices.DeleteFunc(list, func(sb api.Sandbox) bool { return sb.State.Ended() })
-				}
-				return a.sandboxes(format, list)
-			})
-		},
-	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
-	cmd.Flags().StringVar(&state, "state", "", "only those in this `STATE` ("+strings.Join(states, ", ")+")")
-	cli.Complete(cmd, "state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with this label `KEY=VALUE` (repeatable)")
-	cli.OutputFlag(cmd, &format)
-	return cmd
-}
-
 func (a app) getCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -129,64 +88,6 @@ func (a app) getCommand() *cobra.Command {
 	}
 	cli.OutputFlag(cmd, &format)
 	return cmd
-}
-
-func (a app) stopCommand() *cobra.Command {
-	var all bool
-	cmd := &cobra.Command{
-		Use:     "stop [flags] SANDBOX...",
-		Aliases: []string{"rm"},
-		Short:   "Stop sandboxes with everything in them",
-		Long:    "Stops sandboxes with everything in them and prints their ids. Stopping one that has ended is no error.",
-		Example: "  dsec sandbox stop SANDBOX\n  dsec sandbox stop --all",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return cli.UsageError(cmd, errors.New("name sandboxes, or say --all"))
-			}
-			return nil
-		},
-		ValidArgsFunction: a.CompleteSandboxes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.WithClient(func(c *libdsec.Client) error {
-				if all {
-					list, err := cli.Collect(cmd.Context(), c, libdsec.ListOptions{})
-					if err != nil {
-						return err
-					}
-					for i := range list {
-						if !list[i].State.Ended() {
-							args = append(args, list[i].ID)
-						}
-					}
-				}
-				return a.stopAll(cmd.Context(), c, args)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&all, "all", false, "stop all sandboxes of the project")
-	return cmd
-}
-
-// stopAll goes on after a failure and reports all of them.
-func (a app) stopAll(ctx context.Context, c *libdsec.Client, ids []string) error {
-	var failed error
-	for _, id := range ids {
-		if err := a.stopOne(ctx, c.Sandbox(id)); err != nil {
-			if len(ids) > 1 {
-				a.Report(fmt.Errorf("stop %s: %w", id, err))
-				failed = &cli.StatusError{Code: cli.ExitCode(err)}
-				continue
-			}
-			return err
-		}
-		fmt.Fprintln(a.Stdout, show.Line(id))
-	}
-	return failed
-}
-
-func (a app) stopOne(ctx context.Context, sb *libdsec.Sandbox) error {
-	_, err := sb.Stop(ctx)
-	return err
 }
 
 func (a app) setCommand() *cobra.Command {
@@ -234,7 +135,7 @@ func (a app) setCommand() *cobra.Command {
 		},
 	}
 	res.add(cmd.Flags())
-	env.add(cmd.Flags())
+	env.add(cmd)
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label `KEY=VALUE` (repeatable)")
 	cmd.Flags().StringArrayVar(&unsetEnv, "unset-env", nil, "variable `KEY` to remove (repeatable)")
 	cmd.Flags().StringArrayVar(&unsetLabels, "unset-label", nil, "label `KEY` to remove (repeatable)")
@@ -256,70 +157,6 @@ func edited(old, set map[string]string, unset []string) *map[string]string {
 	return &m
 }
 
-func (a app) statsCommand() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:               "stats [flags] SANDBOX",
-		Short:             "Show what a sandbox uses now",
-		Example:           "  dsec sandbox stats SANDBOX\n  dsec sandbox stats -o json SANDBOX",
-		Args:              cli.Exactly("SANDBOX"),
-		ValidArgsFunction: a.CompleteSandbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.WithClient(func(c *libdsec.Client) error {
-				m, err := c.Sandbox(args[0]).Metrics(cmd.Context())
-				if err != nil {
-					return err
-				}
-				switch format {
-				case cli.FormatName:
-					return a.names([]api.Sandbox{{ID: args[0]}})
-				case cli.FormatTable:
-					return a.Table(func(w io.Writer) {
-						for _, k := range slices.Sorted(maps.Keys(m)) {
-							cli.Row(w, k+":", show.Figure(k, m[k]))
-						}
-					})
-				}
-				return a.Document(format, m)
-			})
-		},
-	}
-	cli.OutputFlag(cmd, &format)
-	return cmd
-}
-
-func (a app) logsCommand() *cobra.Command {
-	var follow bool
-	var since int64
-	cmd := &cobra.Command{
-		Use:               "logs [flags] SANDBOX",
-		Short:             "Print the output of a sandbox's start process",
-		Example:           "  dsec sandbox logs SANDBOX\n  dsec sandbox logs -f SANDBOX",
-		Args:              cli.Exactly("SANDBOX"),
-		ValidArgsFunction: a.CompleteSandbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.WithClient(func(c *libdsec.Client) error {
-				for chunk, err := range c.Sandbox(args[0]).Logs(cmd.Context(), libdsec.WatchOptions{Follow: follow, Since: since}) {
-					if err != nil {
-						return err
-					}
-					out := a.Stdout
-					if chunk.Stream == "stderr" {
-						out = a.Stderr
-					}
-					if _, err := out.Write(chunk.Data); err != nil {
-						return fmt.Errorf("write output: %w", err)
-					}
-				}
-				return nil
-			})
-		},
-	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes")
-	cmd.Flags().Int64Var(&since, "since", 0, "begin at this `BYTE`")
-	return cmd
-}
-
 func (a app) attachCommand() *cobra.Command {
 	var ex execFlags
 	cmd := &cobra.Command{
@@ -329,7 +166,7 @@ func (a app) attachCommand() *cobra.Command {
 			"or terminal is taken over; whoever had it before is told.",
 		Example:           "  dsec sandbox attach SANDBOX PROCESS\n  dsec sandbox attach -it SANDBOX PROCESS",
 		Args:              cli.Exactly("SANDBOX", "PROCESS"),
-		ValidArgsFunction: a.CompleteSandbox,
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ex.changed = func(string) bool { return true } // nothing is taken over unasked
 			if err := ex.resolve(a); err != nil {
