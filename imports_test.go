@@ -27,6 +27,7 @@ var housePlan = [][]string{
 	{"cmd/dsec/show"}, // what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
+	{"internal/apiserver/ports"},
 	{"internal/apiserver/docs", "internal/apiserver/edgelink", "internal/apiserver/iamface"},
 	{"internal/iam", "internal/iam/audit"},
 	{"internal/state"}, // etcd

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether/tunnel"
 )
 
 const (
@@ -39,6 +40,7 @@ type Client struct {
 	transport *http.Transport // the one we made; nil when the caller brought a client
 	userAgent string
 	link      *link
+	dialer    tunnel.Dialer // of ports
 }
 
 // Option changes how a [Client] is made.
@@ -125,8 +127,12 @@ func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLa
 // Settings are those the client uses.
 func (c *Client) Settings() Settings { return c.settings }
 
+// portGrace is how long a client that is closed waits for what was written to ports and not yet delivered.
+const portGrace = 5 * time.Second
+
 // Close ends the client's connections. Processes that aren't detached and are still being read fail.
 func (c *Client) Close() error {
+	c.dialer.Close(portGrace)
 	err := c.link.close()
 	if c.transport != nil {
 		c.transport.CloseIdleConnections()

@@ -105,7 +105,6 @@ func pending() map[string][]string {
 		"checkpoints":           {"POST " + sb + "/checkpoint"},
 		"pack-diff":             {"POST " + sb + "/pack-diff"},
 		"extending of lifetime": {"POST " + sb + "/extend"},
-		"port proxy":            {sb + "/ports", sb + "/ports/"},
 		"network policy":        {"GET " + sb + "/network", "PUT " + sb + "/network"},
 		"stages":                {"POST " + sb + "/stage"},
 		"audit trail":           {"GET " + sb + "/audit"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/ports"
 )
 
 // Config is what a [Server] is made of. EdgeSocket and TokenFile are required.
@@ -30,6 +31,7 @@ type Server struct {
 	guard    guard
 	tokens   *Tokens
 	edge     *edgelink.Pool
+	ports    *ports.Proxy
 	metrics  *metrics
 	decoders decoders
 	scratch  sync.Pool // *[]byte, for bodies and answers
@@ -77,6 +79,7 @@ func New(cfg Config) (*Server, error) {
 		guard:   newGuard(cfg.Listen, cfg.Hosts),
 		tokens:  tokens,
 		edge:    edgelink.New(cfg.EdgeSocket, cfg.EdgeConns),
+		ports:   ports.New(cfg.Logger),
 		metrics: m,
 		decoders: decoders{
 			spec:    api.NewDecoder[api.Spec](),
@@ -98,6 +101,7 @@ func New(cfg Config) (*Server, error) {
 // are still open fail; shut the HTTP server down first, as [Serve] does.
 func (s *Server) Close() error {
 	s.stopOnce.Do(func() { close(s.stop) })
+	s.ports.Close(graceTime)
 	s.edge.Close()
 	s.background.Wait()
 	return nil
@@ -110,6 +114,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer c.end(r)
 	if err := s.admit(c, r); err != nil {
 		c.problem(err)
+		return
+	}
+	if to, ok := ports.Match(r); ok {
+		s.toPort(c, r, to)
 		return
 	}
 	if !isCanonical(r) {

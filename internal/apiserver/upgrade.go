@@ -117,7 +117,7 @@ func isRelayed(method string) bool {
 	switch method {
 	case "exec", "attach", "signal", "resize", "processes", "process", "forget",
 		"session.create", "session.list", "session.interrupt", "session.close",
-		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar",
+		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar", "file.watch", "port.dial",
 		"sandbox.create", "sandbox.get", "sandbox.list", "sandbox.patch", "sandbox.stop", "sandbox.events", "sandbox.logs", "sandbox.metrics":
 		return true
 	}

@@ -193,6 +193,6 @@ func (e *Edge) relay(ctx context.Context, s, down *aether.Stream) error {
 		return s.Close()
 	}
 	lost := api.Errorf(api.CodeUnavailable, "the sandbox's aether was lost: %v", err)
-	lost.RetryMS, lost.Hint = retryStateMS, "a process goes on without it; attach to it again from where you are"
+	lost.RetryMS, lost.Hint = retryStateMS, "the sandbox goes on without it: attach to a process again from where you are, connect to a port anew"
 	return lost
 }

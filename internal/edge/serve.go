@@ -155,7 +155,7 @@ func (e *Edge) handlers() map[string]handler {
 	for _, m := range []string{
 		"attach", "signal", "resize", "processes", "process", "forget",
 		"session.create", "session.list", "session.interrupt", "session.close",
-		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar",
+		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar", "file.watch", "port.dial",
 	} {
 		h[m] = e.passOn
 	}
