@@ -35,6 +35,13 @@ type Backend interface {
 // adopted sandbox holds (its id range) is given out before.
 type Warmer interface{ Warm() }
 
+// Stocker is a Backend that may have sandboxes ready whose ids are fixed. Take reserves one that does for the project and
+// the effective spec; the edge then calls Start with its id, or PutBack, which does nothing for any other id.
+type Stocker interface {
+	Take(ctx context.Context, project string, s api.Spec) (id string, ok bool)
+	PutBack(id string)
+}
+
 // Lister is a Backend that can tell which sandboxes exist, those that the edge doesn't know of too. The edge calls List
 // once, after all adoptions and before Warm, and has Clean remove what has no record.
 type Lister interface {

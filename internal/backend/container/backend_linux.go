@@ -26,6 +26,7 @@ import (
 var (
 	_ edge.Backend = (*Backend)(nil)
 	_ edge.Warmer  = (*Backend)(nil)
+	_ edge.Stocker = (*Backend)(nil)
 	_ edge.Lister  = (*Backend)(nil)
 	_ edge.Box     = (*box)(nil)
 )
@@ -42,6 +43,8 @@ type Config struct {
 	Aether     []byte // the program dsec-aether; nil: the embedded one
 	// PoolSize is how many user namespaces are kept ready per shard; 0 makes each when it is needed.
 	PoolSize int
+	// NewID names sandboxes that are made ahead, half as many as PoolSize; nil: none are.
+	NewID func() string
 	// Notify is told when a sandbox's aether has been lost or is back; it must not block. May be nil.
 	Notify func(sandbox string, n Notice)
 	// TestHooks gives shards the methods by which tests disturb them.
@@ -92,6 +95,8 @@ type Backend struct {
 	cancel context.CancelCauseFunc
 	tasks  *sync.WaitGroup
 	wake   chan struct{} // one pending hint to the filler is enough
+	idle   chan struct{} // closed when the filler has ended
+	unfill context.CancelFunc
 	roots  atomic.Uint64 // made ahead so far
 	trash  chan string   // folders to remove; full: the next start removes them
 
@@ -99,6 +104,7 @@ type Backend struct {
 	mu     sync.Mutex
 	shards map[string]*shard
 	boxes  map[string]*box
+	claims map[string]*box         // made ahead, and taken for a sandbox that is being created
 	images map[string]*image.Image // the newest of each name, so that its mount stays
 	keeper *keeper.Client
 	warm   bool
@@ -122,6 +128,7 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 	b := &Backend{
 		cfg: cfg, log: cfg.Logger, watch: &spawn.Watch{}, shardLog: -1,
 		wake: make(chan struct{}, 1), trash: make(chan string, trashQueue), tasks: &sync.WaitGroup{},
+		idle: make(chan struct{}), claims: make(map[string]*box),
 		shards: make(map[string]*shard), boxes: make(map[string]*box), images: make(map[string]*image.Image),
 	}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -154,7 +161,12 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 		return nil, err
 	}
 	b.goTask(b.watchKeeper)
-	b.goTask(b.fill)
+	filling, unfill := context.WithCancel(life)
+	b.unfill = unfill
+	b.goTask(func(context.Context) {
+		defer close(b.idle)
+		b.fill(filling)
+	})
 	b.goTask(b.emptyTrash)
 	return b, nil
 }
@@ -294,6 +306,11 @@ func (b *Backend) Close(ctx context.Context) error {
 		return nil
 	}
 	b.closed = true
+	b.mu.Unlock()
+	b.unfill()
+	<-b.idle
+	b.dropAllReady(ctx)
+	b.mu.Lock()
 	boxes := len(b.boxes)
 	b.mu.Unlock()
 	err := b.release()

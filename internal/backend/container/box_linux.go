@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -23,6 +24,9 @@ type box struct {
 	groups *cgroup.Box
 	done   chan struct{}
 	unhook func() // takes the pidfd out of the watcher
+
+	kind boxKind   // of a sandbox that was made ahead
+	made time.Time // when that was
 
 	// stopping is held while Stop works, so that a second call waits for the first.
 	stopping sync.Mutex

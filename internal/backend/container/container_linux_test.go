@@ -42,6 +42,7 @@ var aether = sync.OnceValues(func() ([]byte, error) {
 type host struct {
 	instance, data, run string
 	pool                int
+	newID               func() string // names what is made ahead; nil: nothing is
 	notify              func(string, container.Notice)
 
 	mu  sync.Mutex // guards log
@@ -92,7 +93,7 @@ func (h *host) open(t testing.TB) *container.Backend {
 	}
 	logger := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), h), nil))
 	b, err := container.New(t.Context(), container.Config{
-		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool,
+		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool, NewID: h.newID,
 		Images: image.NewStore(logger, h.images), Aether: program, Notify: h.notify,
 	})
 	if err != nil {

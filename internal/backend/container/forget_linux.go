@@ -1,6 +1,7 @@
 package container
 
 import (
+	"context"
 	"log/slog"
 )
 
@@ -16,6 +17,7 @@ func (b *Backend) ForgetImage(name string) {
 	}
 	b.mu.Unlock()
 	for _, sh := range shards {
+		sh.endReady(context.Background(), func(x *box) bool { return x.kind.root.image == name })
 		for _, s := range sh.forgetImage(name) {
 			b.dropRoot(s)
 			sh.returnSlot(s)
@@ -33,8 +35,8 @@ func (b *Backend) ForgetImage(name string) {
 func (sh *shard) forgetImage(name string) []*slot {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.wanted.image == name {
-		sh.wanted = rootKind{}
+	if sh.wanted.root.image == name {
+		sh.wanted = boxKind{}
 	}
 	var taken, rest []*slot
 	for _, s := range sh.free {

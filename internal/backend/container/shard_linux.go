@@ -46,7 +46,9 @@ type shard struct {
 	boxes     map[string]*box
 	used      int // boxes, and those being made
 	free      []*slot
-	wanted    rootKind // of the last sandbox
+	ready     []*box  // made ahead, not among used
+	wanted    boxKind // of the last sandbox
+	sealed    bool    // nothing is made ahead any more
 	ended     bool
 	idleSince time.Time
 }
@@ -126,7 +128,7 @@ func (b *Backend) freeNameLocked() string {
 func (sh *shard) take() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.ended || sh.used >= boxesPerShard {
+	if sh.ended || sh.used+len(sh.ready) >= boxesPerShard {
 		return false
 	}
 	sh.used++
@@ -424,6 +426,7 @@ func (b *Backend) removeShard(ctx context.Context, sh *shard) {
 	}
 	ctx, cancel := settling(ctx)
 	defer cancel()
+	b.dropReady(ctx, sh)
 	sh.mu.Lock()
 	free, conn := sh.free, sh.conn
 	sh.free = nil

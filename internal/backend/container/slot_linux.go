@@ -85,7 +85,6 @@ func (b *Backend) newRoot(s *slot, im *image.Image, up upper, kind rootKind) (er
 // takeSlot gives out a ready slot, best one with a root of the kind that is wanted, or makes one.
 func (sh *shard) takeSlot(kind rootKind) (*slot, error) {
 	sh.mu.Lock()
-	sh.wanted = kind
 	var s *slot
 	if n := len(sh.free); n > 0 {
 		i := slices.IndexFunc(sh.free, func(s *slot) bool { return s.root != nil && s.root.kind == kind })
@@ -118,7 +117,7 @@ func (sh *shard) lowLocked() bool {
 			ready++
 		}
 	}
-	return ready <= sh.b.cfg.PoolSize/2
+	return ready <= sh.b.cfg.PoolSize/2 || sh.readyLowLocked()
 }
 
 // returnSlot takes a slot back. What doesn't fit into the pool is given up.
@@ -167,6 +166,7 @@ func (b *Backend) fill(ctx context.Context) {
 		b.mu.Unlock()
 		for _, sh := range all {
 			b.fillShard(ctx, sh)
+			b.stock(ctx, sh)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (b *Backend) fillShard(ctx context.Context, sh *shard) {
 func (sh *shard) slotWithoutRoot() (*slot, rootKind) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	kind := sh.wanted
+	kind := sh.wanted.root
 	if sh.ended || kind.digest == "" { // without a digest nobody can tell if the image is still the same
 		return nil, kind
 	}
@@ -229,7 +229,7 @@ func (b *Backend) prepareRoot(ctx context.Context, s *slot, kind rootKind) error
 func (sh *shard) wantsSlot() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.up && !sh.ended && !sh.own && len(sh.free) < sh.b.cfg.PoolSize && sh.used+len(sh.free) < boxesPerShard
+	return sh.up && !sh.ended && !sh.own && len(sh.free) < sh.b.cfg.PoolSize && sh.used+len(sh.ready)+len(sh.free) < boxesPerShard
 }
 
 func closeFD(fd int) {

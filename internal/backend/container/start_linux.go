@@ -32,8 +32,9 @@ func (b *Backend) Start(ctx context.Context, p edge.BoxParams) (edge.Box, error)
 }
 
 func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err error) {
-	var u undo
-	defer u.run()
+	if x := b.taken(p.ID); x != nil {
+		return x, b.hand(ctx, x, p.Persist)
+	}
 	im, err := b.image(ctx, p.Spec.Image)
 	if err != nil {
 		return nil, err
@@ -43,9 +44,29 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 	if err != nil {
 		return nil, err
 	}
-	u.push(sh.leave)
-	kind := rootKind{image: p.Spec.Image, digest: im.Digest(), hostname: p.Spec.Hostname}
-	sl, err := sh.takeSlot(kind) //nolint:contextcheck // a claim of ids is bounded by itself
+	kind := b.kindOf(p.Spec, im.Digest())
+	sh.want(kind)
+	x, err := b.make(ctx, sh, order{id: p.ID, kind: kind, image: im, persist: p.Persist})
+	if err != nil {
+		sh.leave()
+		return nil, err
+	}
+	return x, nil
+}
+
+// order is what one sandbox is made from.
+type order struct {
+	id      string
+	kind    boxKind
+	image   *image.Image
+	persist func(json.RawMessage) error
+}
+
+// make makes a sandbox in a shard that has a place for it.
+func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err error) {
+	var u undo
+	defer u.run()
+	sl, err := sh.takeSlot(o.kind.root) //nolint:contextcheck // a claim of ids is bounded by itself
 	if err != nil {
 		return nil, err
 	}
@@ -56,25 +77,25 @@ func (b *Backend) start(ctx context.Context, p edge.BoxParams) (_ *box, err erro
 		}
 	})
 	st := &state{
-		Boot: b.boot, Shard: sh.name, Project: p.Project, Own: sh.own, Owner: sh.uid, Base: sl.base,
-		User: p.Spec.User, Hostname: p.Spec.Hostname, CPUs: b.shownCPUs(p.Spec.Resources),
+		Boot: b.boot, Shard: sh.name, Project: sh.project, Own: sh.own, Owner: sh.uid, Base: sl.base,
+		User: o.kind.user, Hostname: o.kind.root.hostname, CPUs: o.kind.cpus,
 	}
-	if err := p.Persist(st.encode()); err != nil {
+	if err := o.persist(st.encode()); err != nil {
 		return nil, err
 	}
-	groups, err := sh.groups.Box(p.ID, limits(p.Spec.Resources)) //nolint:contextcheck // only its undoing waits, bounded
+	groups, err := sh.groups.Box(o.id, o.kind.limits) //nolint:contextcheck // only its undoing waits, bounded
 	if err != nil {
 		return nil, err
 	}
-	u.push(func() { b.settle(ctx, p.ID, groups.Remove) })
-	fd, err := b.birth(ctx, &p, &u, birth{image: im, kind: kind, slot: sl, groups: groups, state: st})
+	u.push(func() { b.settle(ctx, o.id, groups.Remove) })
+	fd, err := b.birth(ctx, &o, &u, birth{slot: sl, groups: groups, state: st})
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Persist(st.encode()); err != nil {
+	if err := o.persist(st.encode()); err != nil {
 		return nil, err
 	}
-	x, err := b.newBox(sh, p.ID, st, groups, fd)
+	x, err := b.newBox(sh, o.id, st, groups, fd)
 	if err != nil {
 		return nil, err
 	}
@@ -110,18 +131,16 @@ func (x *box) announce(ctx context.Context) error {
 
 // birth is what init is made of.
 type birth struct {
-	image  *image.Image
-	kind   rootKind
 	slot   *slot
 	groups *cgroup.Box
 	state  *state // gets the process
 }
 
 // birth makes the sandbox's root and its init, and returns init's pidfd, which is u's until u is released.
-func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birth) (_ int, err error) {
-	up := b.upper(p.ID)
+func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int, err error) {
+	up := b.upper(o.id)
 	u.push(func() { b.discard(up.dir) })
-	root, err := b.takeRoot(up, in)
+	root, err := b.takeRoot(up, o, in.slot)
 	if err != nil {
 		return -1, err
 	}
@@ -134,10 +153,10 @@ func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birt
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
 	}
-	uid, gid := workdirOwner(p.Spec.User)
+	uid, gid := workdirOwner(o.kind.user)
 	pl := plan{
 		node: b.node, userns: in.slot.userns, root: root, join: join, hostname: in.state.Hostname,
-		workdir: p.Spec.Workdir, uid: uid, gid: gid, cpus: int(in.state.CPUs),
+		workdir: o.kind.workdir, uid: uid, gid: gid, cpus: int(in.state.CPUs),
 	}
 	pid, err := pl.create(b.watch)
 	if err != nil {
@@ -160,21 +179,22 @@ func (b *Backend) birth(ctx context.Context, p *edge.BoxParams, u *undo, in birt
 }
 
 // takeRoot gives the sandbox the root of its slot, or makes one.
-func (b *Backend) takeRoot(up upper, in birth) (int, error) {
-	if in.slot.root == nil || in.slot.root.kind != in.kind || in.kind.digest == "" {
-		b.dropRoot(in.slot)
-		if err := b.newRoot(in.slot, in.image, up, in.kind); err != nil {
+func (b *Backend) takeRoot(up upper, o *order, sl *slot) (int, error) {
+	kind := o.kind.root
+	if sl.root == nil || sl.root.kind != kind || kind.digest == "" {
+		b.dropRoot(sl)
+		if err := b.newRoot(sl, o.image, up, kind); err != nil {
 			return -1, err
 		}
 	}
-	r := in.slot.root
+	r := sl.root
 	// The overlay holds on to its folders, whatever their names are.
 	if r.upper != up {
 		if err := os.Rename(r.upper.dir, up.dir); err != nil {
 			return -1, fmt.Errorf("name upper: %w", err)
 		}
 	}
-	in.slot.root = nil
+	sl.root = nil
 	return r.fd, nil
 }
 

@@ -1,0 +1,127 @@
+package container_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsec-io/dsec/internal/backend/container"
+	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/leakcheck"
+	"golang.org/x/sys/unix"
+)
+
+// take waits until a sandbox that was made ahead is there, and takes it.
+func take(t *testing.T, b *container.Backend, p edge.BoxParams) string {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if id, ok := b.Take(t.Context(), p.Project, p.Spec); ok {
+			return id
+		}
+	}
+	t.Fatal("nothing was made ahead")
+	return ""
+}
+
+func stopAtEnd(t *testing.T, box edge.Box) {
+	t.Cleanup(func() {
+		if err := box.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func newReadyHost(t *testing.T) *host {
+	t.Helper()
+	h := newHost(t, "k"+strconv.Itoa(os.Getpid())+"r", 4)
+	leakcheck.CheckInstance(t, h.instance)
+	var made atomic.Int64
+	h.newID = func() string { return "ready" + strconv.FormatInt(made.Add(1), 10) }
+	return h
+}
+
+// TestReadySandboxes: what was made ahead is a sandbox like another, and only ever one of its own project and kind.
+func TestReadySandboxes(t *testing.T) {
+	h := newReadyHost(t)
+	b := h.open(t)
+	b.Warm()
+	t.Cleanup(func() { h.close(t, b) })
+	stopAtEnd(t, mustStart(t, b, params("first", "p")))
+	p := params("", "p")
+	p.ID = take(t, b, p)
+
+	b.PutBack(p.ID)
+	other := params("", "q")
+	if id, ok := b.Take(t.Context(), other.Project, other.Spec); ok {
+		t.Errorf("project q was given %s, which was made for p", id)
+	}
+	smaller := params("", "p")
+	smaller.Spec.Resources.MemoryMB = new(int64(99))
+	if id, ok := b.Take(t.Context(), "p", smaller.Spec); ok {
+		t.Errorf("%s has other limits than were asked for", id)
+	}
+
+	p.ID = take(t, b, p)
+	box := mustStart(t, b, p)
+	if got := execOut(t, box, "sh", "-c", "echo $$ > /tmp/x; hostname; id -u"); got != p.Spec.Hostname+"\n0\n" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+	if _, err := os.Stat(h.data + "/upper/" + p.ID + "/u/tmp/x"); err != nil {
+		t.Errorf("its files: %v", err)
+	}
+	b.PutBack(p.ID) // it runs: not the pool's any more
+	if err := box.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if id := take(t, b, p); id == p.ID {
+		t.Error("a stopped sandbox was given out again")
+	} else {
+		b.PutBack(id)
+	}
+	b.ForgetImage("busybox") // which may be waiting for those that were made from it
+}
+
+// TestReadySandboxDies: one whose init has died is given to nobody.
+func TestReadySandboxDies(t *testing.T) {
+	h := newReadyHost(t)
+	b := h.open(t)
+	b.Warm()
+	t.Cleanup(func() { h.close(t, b) })
+	stopAtEnd(t, mustStart(t, b, params("first", "p")))
+	p := params("", "p")
+	dead := take(t, b, p)
+	killInit(t, h.instance, dead)
+	b.PutBack(dead)
+	// Until its end is noticed it may be given out still, and is then refused by Start.
+	for end := time.Now().Add(time.Minute); p.ID == "" || p.ID == dead; {
+		if b.PutBack(p.ID); time.Now().After(end) {
+			t.Fatal("the dead sandbox is still given out")
+		}
+		p.ID = take(t, b, p)
+	}
+	stopAtEnd(t, mustStart(t, b, p))
+}
+
+func killInit(t *testing.T, instance, id string) {
+	t.Helper()
+	lists, err := filepath.Glob("/sys/fs/cgroup/*/dsec-" + instance + "/*/" + id + "/cgroup.procs")
+	if err != nil || len(lists) == 0 {
+		t.Fatalf("no group of %s: %v", id, err)
+	}
+	raw, err := os.ReadFile(lists[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatalf("processes of %s: %q", id, raw)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
