@@ -193,6 +193,8 @@ func codeNotes() []codeNote {
 		{"method_not_allowed", "405: the path exists, the method doesn't"},
 		{"conflict", "409: in the way of something that exists"},
 		{"wrong_state", "409: the sandbox's state doesn't allow this"},
+		{"idempotency_key_reused", "409: the key was used for another request"},
+		{"result_gone", "409: the request under this key isn't repeated, and its answer can't be given again"},
 		{"frozen", "409: the sandbox's processes are frozen"},
 		{"exists", "409: the file exists"},
 		{"is_a_directory", "409"},
