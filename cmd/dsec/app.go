@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/cmd/dsec/devcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/doctorcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/imagecmd"
+	"github.com/dsec-io/dsec/cmd/dsec/portcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/sandboxcmd"
 )
 
@@ -68,8 +69,10 @@ func root(a *cli.App) *cobra.Command {
 	})
 	root.SetFlagErrorFunc(cli.UsageError)
 	root.SetHelpCommand(helpCommand())
+	sandbox := sandboxcmd.Command(a)
+	sandbox.AddCommand(portcmd.Command(a))
 	root.AddCommand(
-		devcmd.Command(a), sandboxcmd.RunCommand(a), sandboxcmd.Command(a), imagecmd.Command(a), sandboxcmd.EventsCommand(a), sandboxcmd.TopCommand(a),
+		devcmd.Command(a), sandboxcmd.RunCommand(a), sandbox, imagecmd.Command(a), sandboxcmd.EventsCommand(a), sandboxcmd.TopCommand(a),
 		rlCommand(a), benchcmd.Command(a), doctorcmd.Command(a), configcmd.Command(a), versionCommand(a), completionCommand(a),
 	)
 	cli.OnlyKnown(root)

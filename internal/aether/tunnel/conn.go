@@ -15,6 +15,9 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 )
 
+// ErrDeaf is the error of a write to a program that takes nothing more. What it has to say can still be read.
+var ErrDeaf = fmt.Errorf("the program takes nothing more: %w", syscall.EPIPE)
+
 // Conn is a connection to a port inside a sandbox. It implements [net.Conn].
 type Conn struct {
 	dialer *Dialer
@@ -163,7 +166,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			return n, c.because(err)
 		}
 		if c.deaf.Load() {
-			return n, fmt.Errorf("the program takes nothing more: %w", syscall.EPIPE)
+			return n, ErrDeaf
 		}
 		if len(p) == 0 {
 			return n, nil

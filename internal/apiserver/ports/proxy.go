@@ -71,7 +71,20 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, q Request) error {
 	x := &exchange{
 		proxy: p, target: q.Target, port: port, inside: net.JoinHostPort("localhost", strconv.Itoa(port)), outside: r.Host, id: q.RequestID,
 	}
-	return x.run(w, r, conn)
+	return x.run(w, r, patient{conn})
+}
+
+// patient is a connection to a program that may stop reading before it has said everything: what it is sent then is dropped
+// instead of failing, which would end the other direction too.
+type patient struct{ *tunnel.Conn }
+
+// Write implements [net.Conn].
+func (p patient) Write(b []byte) (int, error) {
+	n, err := p.Conn.Write(b)
+	if errors.Is(err, tunnel.ErrDeaf) {
+		return len(b), nil
+	}
+	return n, err
 }
 
 // run is the exchange over conn.
