@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup image-debian build aether run test lint bench clean golangci
+.PHONY: help setup image-check build aether run tour test lint bench clean golangci
 
 # A build says nothing about the folder and the checkout it was made in.
 export GOFLAGS := -buildvcs=false
@@ -26,10 +26,13 @@ build: aether ## build bin/dsec, with dsec-aether inside it
 aether:
 	@GOOS=linux GOARCH=$(GOARCH) $(GOBUILD) -o $(AETHER) ./cmd/dsec-aether
 
-image-debian: ## build image debian (bash, python3, git, gcc, sudo…) into the machine's store; takes minutes (needs root)
-	@hack/image-debian
+image-check: setup ## build image debian once more, and see whether the same packages give the same bytes
+	@hack/image-debian --check
 
-run: setup build ## a node on a fresh data folder, the two-minute tour on it, and the end
+run: setup build ## the main job: a node of its own, 32 agents that repair a bug at once, some that cheat, and nothing left
+	@hack/mainjob
+
+tour: setup build ## the two-minute tour of the README, on a node of its own
 	@hack/tour
 
 test: setup build ## the whole suite, as root; says what was skipped and what was left behind
