@@ -24,7 +24,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram makes this test's executable dsec itself, for what needs a process: signals, pipes, kill -9.
+const asProgram = "DSEC_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestExitCodes is the contract with scripts.
 func TestExitCodes(t *testing.T) {

@@ -40,6 +40,7 @@ func probes() []probe {
 		{"dsec-aether", true, "make build", tryAether},
 		{"data-folder", true, "name a folder on a disk of this machine with --data", tryDataDir},
 		{"images", false, "make setup", tryImages},
+		{"leftovers", false, "remove /run/dsec/idranges.json when no DSec runs on this machine", tryLeftovers},
 		{"pid-max", false, "sysctl -w kernel.pid_max=4194304", tryPIDMax},
 		{"inotify", false, "sysctl -w fs.inotify.max_user_instances=65536", tryInotify},
 		{"open-files", false, "ulimit -n 1048576 (LimitNOFILE= in a service)", tryNoFile},

@@ -30,6 +30,9 @@ const (
 	ownersPerChunk = 256
 )
 
+// defaultFile is the machine's.
+const defaultFile = "/run/dsec/idranges.json"
+
 // How long to wait for the claims' lock: its holders only read and write one small file.
 const lockWait = 10 * time.Second
 
@@ -55,7 +58,7 @@ type Config struct {
 
 func (c Config) withDefaults() (Config, error) {
 	if c.File == "" {
-		c.File = "/run/dsec/idranges.json"
+		c.File = defaultFile
 	}
 	if c.InUse == nil {
 		c.InUse = cgroupLeft

@@ -12,3 +12,7 @@ import (
 func probeMachine(context.Context, doctor.Options) (doctor.Report, error) {
 	return doctor.Report{}, cli.LinuxOnly("dsec doctor")
 }
+
+func cleanMachine(context.Context, doctor.Options, bool) ([]doctor.Leftover, error) {
+	return nil, cli.LinuxOnly("dsec doctor")
+}

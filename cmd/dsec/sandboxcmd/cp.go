@@ -2,6 +2,7 @@ package sandboxcmd
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func (a app) copyCommand() *cobra.Command {
 		Example: "  dsec sandbox cp ./project SANDBOX:/work\n  dsec sandbox cp SANDBOX:/work/result.json .\n" +
 			"  tar c src | dsec sandbox cp - SANDBOX:/work\n  dsec sandbox cp SANDBOX:/work - | tar t",
 		Args:              cli.Exactly("SOURCE", "DESTINATION"),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		ValidArgsFunction: a.completePlace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := transfer.ParsePlace(args[0]), transfer.ParsePlace(args[1])
 			if (from.Sandbox == "") == (to.Sandbox == "") {
@@ -41,6 +42,25 @@ func (a app) copyCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user of the sandbox who reads and writes there: NAME, UID, NAME:GROUP or UID:GID")
 	return cmd
+}
+
+// completePlace completes SANDBOX: where what is typed begins one, and leaves files to the shell.
+func (a app) completePlace(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ids, _ := a.CompleteSandboxes(cmd, nil, typed)
+	var places []cobra.Completion
+	for _, c := range ids {
+		id, what, _ := strings.Cut(c, "\t")
+		if strings.HasPrefix(id, typed) {
+			places = append(places, cobra.CompletionWithDesc(id+":", what))
+		}
+	}
+	if len(places) == 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return places, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 // progressOf is [app.progress] with a meter.
