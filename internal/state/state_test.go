@@ -1,0 +1,259 @@
+package state_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dsec-io/dsec/internal/state"
+)
+
+// crashEnv names the folder of a process that is to be killed while it writes.
+const crashEnv = "DSEC_STATE_CRASH"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashEnv); dir != "" {
+		os.Exit(writeForEver(dir))
+	}
+	os.Exit(m.Run())
+}
+
+func open(t *testing.T, dir string) *state.Store {
+	t.Helper()
+	s := state.New(config(dir))
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	})
+	return s
+}
+
+func config(dir string) state.Config {
+	return state.Config{DataDir: filepath.Join(dir, "etcd"), SocketDir: filepath.Join(dir, "run")}
+}
+
+func put(t *testing.T, s *state.Store, key, value string, conds ...state.Condition) int64 {
+	t.Helper()
+	rev, err := s.Commit(t.Context(), state.Txn{If: conds, Put: []state.Entry{{Key: key, Value: []byte(value)}}})
+	if err != nil {
+		t.Fatalf("Commit(%s) = %v", key, err)
+	}
+	return rev
+}
+
+// TestLazy: a store that nobody needs costs nothing and leaves nothing.
+func TestLazy(t *testing.T) {
+	dir := t.TempDir()
+	s := state.New(config(dir))
+	if s.Exists() || s.Opened() {
+		t.Error("a new store exists")
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("it left %v", entries)
+	}
+	if _, _, err := s.List(t.Context(), ""); !errors.Is(err, state.ErrClosed) {
+		t.Errorf("List() of a closed store = %v", err)
+	}
+}
+
+// TestTransactions: all or nothing, and the conditions decide.
+func TestTransactions(t *testing.T) {
+	s := open(t, t.TempDir())
+	first := put(t, s, "a/1", "one", state.Condition{Key: "a/1"})
+	_, err := s.Commit(t.Context(), state.Txn{If: []state.Condition{{Key: "a/1"}}, Put: []state.Entry{{Key: "a/2", Value: []byte("x")}}})
+	if !errors.Is(err, state.ErrConflict) {
+		t.Errorf("a condition that doesn't hold: %v", err)
+	}
+	put(t, s, "a/3", "three", state.Condition{Key: "a/1", Revision: first})
+	put(t, s, "b/1", "other")
+	list, rev, err := s.List(t.Context(), "a/")
+	if err != nil || len(list) != 2 || list[0].Key != "a/1" || string(list[1].Value) != "three" || rev < list[1].Revision {
+		t.Errorf("List() = %v, %d, %v", list, rev, err)
+	}
+	if info, err := os.Stat(filepath.Dir(s.Socket())); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the sockets' folder: %v, %v", info, err)
+	}
+}
+
+// TestManyAtOnce: of many that want the same key, one gets it; and opening happens once, whoever comes first.
+func TestManyAtOnce(t *testing.T) {
+	s := open(t, t.TempDir())
+	var wg sync.WaitGroup
+	won := make(chan int, 64)
+	for i := range cap(won) {
+		wg.Go(func() {
+			_, err := s.Commit(t.Context(), state.Txn{If: []state.Condition{{Key: "k"}}, Put: []state.Entry{{Key: "k", Value: []byte("v")}}})
+			switch {
+			case err == nil:
+				won <- i
+			case !errors.Is(err, state.ErrConflict):
+				t.Errorf("Commit() = %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(won) != 1 {
+		t.Errorf("%d have won", len(won))
+	}
+}
+
+// TestWatch: every change once and in order, from a revision on, also those from before the watch began.
+func TestWatch(t *testing.T) {
+	s := open(t, t.TempDir())
+	rev := put(t, s, "w/0", "before")
+	put(t, s, "w/1", "1")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("over")
+	var wg sync.WaitGroup
+	var got []string
+	wg.Go(func() {
+		err := s.Watch(ctx, "w/", rev, func(_ int64, changes []state.Change) {
+			for _, c := range changes {
+				got = append(got, fmt.Sprint(c.Key, " ", string(c.Value), " ", c.Deleted))
+			}
+			if len(got) >= 4 {
+				cancel(over)
+			}
+		})
+		if !errors.Is(err, over) {
+			t.Errorf("Watch() = %v", err)
+		}
+	})
+	put(t, s, "x/1", "of others")
+	put(t, s, "w/2", "2")
+	if _, err := s.Commit(t.Context(), state.Txn{Put: []state.Entry{{Key: "w/3", Value: []byte("3")}}, Delete: []string{"w/1"}}); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if want := "w/1 1 false,w/2 2 false,w/3 3 false,w/1  true"; strings.Join(got, ",") != want {
+		t.Errorf("changes %q, want %s", got, want)
+	}
+}
+
+// writeForEver says each key once its write was answered.
+func writeForEver(dir string) int {
+	s := state.New(config(dir))
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("k/%06d", i)
+		if _, err := s.Commit(context.Background(), state.Txn{Put: []state.Entry{{Key: key, Value: []byte(key)}}}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Println(key)
+	}
+}
+
+// TestKill: kill -9 at any moment loses no write that was answered, and the next start just works.
+func TestKill(t *testing.T) {
+	dir := t.TempDir()
+	for round := range 4 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), crashEnv+"="+dir)
+		var said, failed bytes.Buffer
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = &failed
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 4096)
+		for said.Len() < (40+60*round)*len("k/000000\n") {
+			n, err := out.Read(buf)
+			said.Write(buf[:n])
+			if err != nil {
+				t.Fatalf("it ended: %v: %s", err, failed.String())
+			}
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			n, err := out.Read(buf)
+			said.Write(buf[:n])
+			if err != nil {
+				break
+			}
+		}
+		_ = cmd.Wait() // it was killed
+		s := state.New(config(dir))
+		list, _, err := s.List(t.Context(), "k/")
+		if err != nil {
+			t.Fatalf("List() after kill -9 = %v", err)
+		}
+		there := map[string]bool{}
+		for _, e := range list {
+			there[e.Key] = string(e.Value) == e.Key
+		}
+		for key := range strings.FieldsSeq(said.String()[:strings.LastIndexByte(said.String(), '\n')]) {
+			if !there[key] {
+				t.Errorf("round %d: %s was answered and is lost", round, key)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	}
+}
+
+// TestBrokenData: where etcd can't read its data, calls fail and the process lives.
+func TestBrokenData(t *testing.T) {
+	dir := t.TempDir()
+	s := state.New(config(dir))
+	put(t, s, "a", "b")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(filepath.Join(dir, "etcd"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.WriteFile(path, bytes.Repeat([]byte("broken"), 4096), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cfg := config(dir)
+	cfg.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	broken := state.New(cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, _, err := broken.List(ctx, ""); err == nil {
+		t.Error("a broken folder is readable")
+	}
+	if said.Len() == 0 {
+		t.Error("the log doesn't say why")
+	}
+	if err := broken.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+}
+
+// TestLongPath: what the kernel can't take as a socket is told, and nothing is half open.
+func TestLongPath(t *testing.T) {
+	cfg := config(t.TempDir())
+	cfg.SocketDir = filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	s := state.New(cfg)
+	if _, _, err := s.List(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "over 100 bytes") {
+		t.Errorf("List() = %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
