@@ -21,6 +21,7 @@ type Options struct {
 	Concurrency []int  // empty: the benchmark's default
 	Peers       []string
 	Sandboxes   int    // of RL: step so many sandboxes, instead of what is in memory
+	Originals   string // of RL: folder of the C originals to compare environments with; empty: none
 	Out         string // folder for raw samples and plots; empty: none
 
 	Endpoint, Token string   // the server to measure; empty: one of its own

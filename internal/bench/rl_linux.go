@@ -51,7 +51,13 @@ func used(clock int32) time.Duration {
 
 // rlEnvs measures how fast environments step. One that doesn't compute what it should fails the benchmark.
 func (b *bench) rlEnvs(ctx context.Context) error {
-	c := rlbench.Config{Clock: func() time.Duration { return used(unix.CLOCK_THREAD_CPUTIME_ID) }}
+	const rows = 1024
+	peers, closePeers, err := b.openOriginals(ctx, rows)
+	if err != nil {
+		return err
+	}
+	defer closePeers()
+	c := rlbench.Config{Rows: rows, Clock: func() time.Duration { return used(unix.CLOCK_THREAD_CPUTIME_ID) }, Peers: peers}
 	if b.Quick {
 		c.Samples, c.Sample = 3, 10*time.Millisecond
 	}
@@ -61,10 +67,14 @@ func (b *bench) rlEnvs(ctx context.Context) error {
 		return err
 	}
 	for _, r := range results {
-		b.document.Results = append(b.document.Results, Result{
+		result := Result{
 			Name: RL + "." + strings.ReplaceAll(r.Name, "/", "."), Unit: r.Unit, Value: r.Value, N: int(r.N), Concurrency: 1, Peak: 1,
 			P50: r.Value, P90: r.Best, P99: r.Best,
-		})
+		}
+		if r.Peer > 0 {
+			result.against("original", Figure{Value: r.Peer, N: int(r.N), P50: r.Peer, P90: r.PeerBest, P99: r.PeerBest}, true)
+		}
+		b.document.Results = append(b.document.Results, result)
 	}
 	b.notef("of environments p50 is the median sample, p90 and p99 the best of a few, p10 isn't kept; every sample's end was computed again by another vector")
 	return nil

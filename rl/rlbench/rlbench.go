@@ -32,6 +32,16 @@ type Result struct {
 	N       int64   `json:"n"`       // environment steps measured, together
 	Samples int     `json:"samples"` // of which the median is
 	Target  float64 `json:"target,omitempty"`
+	// Peer is the median of what Config.Peers has under this name, and PeerBest the best; 0 where it has nothing.
+	Peer     float64 `json:"peer,omitempty"`
+	PeerBest float64 `json:"peer_best,omitempty"`
+}
+
+// Peer is another implementation of an environment, of as many rows as ours, which are Config.Rows.
+type Peer interface {
+	// Step steps all rows so many times. It returns the processor time that took, and a number for the state they are in:
+	// a peer whose state stays the same hasn't done the work.
+	Step(ctx context.Context, steps int) (took time.Duration, state float64, err error)
 }
 
 // Config says what to measure, and for how long.
@@ -44,6 +54,8 @@ type Config struct {
 	// Clock returns the processor time of the thread that calls it (CLOCK_THREAD_CPUTIME_ID on Linux). Where it's nil,
 	// the time on the wall is all there is.
 	Clock func() time.Duration
+	// Peers take turns with ours, sample by sample. Their names are results' names.
+	Peers map[string]Peer
 }
 
 // Validate reports every fault.
@@ -188,7 +200,8 @@ func (s *stand) measure(ctx context.Context, c Config) (result Result, err error
 		return Result{}, err
 	}
 	result = Result{Name: s.name, Unit: "steps/s", Samples: c.Samples, Target: s.target}
-	var wall, own []float64
+	var wall, own, others []float64
+	peer, before := c.Peers[s.name], math.NaN()
 	for sample := range c.Samples {
 		took, err := r.run(ctx, uint64(sample), steps)
 		if err != nil {
@@ -204,6 +217,19 @@ func (s *stand) measure(ctx context.Context, c Config) (result Result, err error
 		result.N += int64(steps) * int64(rows)
 		wall = append(wall, n/took.wall.Seconds())
 		own = append(own, n/took.thread.Seconds())
+		if peer != nil {
+			took, state, err := peer.Step(ctx, steps)
+			if err != nil {
+				return result, err
+			}
+			if state == before {
+				return result, fmt.Errorf("%d steps of the peer change nothing", steps)
+			}
+			before, others = state, append(others, n/max(took, 1).Seconds())
+		}
+	}
+	if len(others) > 0 {
+		result.Peer, result.PeerBest = median(others), slices.Max(others)
 	}
 	result.Wall = median(wall)
 	if s.wall {

@@ -19,6 +19,7 @@ type benchFlags struct {
 	concurrency []int
 	peers       []string
 	sandboxes   int
+	originals   string
 	out         string
 	images      string
 }
@@ -42,24 +43,31 @@ func (a app) command() *cobra.Command {
 	return cmd
 }
 
-// rlBench measures what has no peers: learning is in this process, and needs a server for --sandboxes only.
+// rlBench measures learning, which is in this process, and needs a server for --sandboxes only.
 func (a app) rlBench() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "rl",
 		Short: "Measure reinforcement learning: environments, advantages, training",
 		Long: "Measures steps of the environments in memory, advantages, and whole training on squared, all on one core by processor\n" +
-			"time. With --sandboxes it measures steps of so many sandboxes at once instead, against one after another.",
-		Example: "  dsec bench rl --quick\n  dsec bench rl --sandboxes 16 --json",
+			"time. With --sandboxes it measures steps of so many sandboxes at once instead, against one after another.\n\n" +
+			"--originals compares environments with the C originals, where you have them: the folder pufferlib/ocean of PufferLib 3.0,\n" +
+			"with raylib.h in it or where gcc finds it. They are compiled and take turns with ours, sample by sample.",
+		Example: "  dsec bench rl --quick\n  dsec bench rl --originals PufferLib/pufferlib/ocean\n  dsec bench rl --sandboxes 16 --json",
 		Args:    cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.sandboxes < 0 || f.sandboxes > 1024 || f.n < 0 {
 				return api.FieldError(api.CodeInvalid, "--sandboxes", "a number from 1 to 1024, and --n above 0", "nothing can be measured with that")
 			}
+			if f.originals != "" && f.sandboxes > 0 {
+				return api.FieldError(api.CodeInvalid, "--originals", "leave one out", "with --sandboxes nothing is measured that has an original")
+			}
 			return a.bench(cmd.Context(), "rl", &f)
 		},
 	}
 	f.common(cmd)
+	cmd.Flags().StringVar(&f.originals, "originals", "", "folder of the C originals to compare environments with")
+	cli.TakesFolder(cmd, "originals")
 	cmd.Flags().IntVar(&f.sandboxes, "sandboxes", 0, "measure steps of so many real sandboxes")
 	return cmd
 }
@@ -111,6 +119,9 @@ func (f *benchFlags) typed(name string) string {
 	}
 	if f.sandboxes > 0 {
 		words = append(words, fmt.Sprintf("--sandboxes %d", f.sandboxes))
+	}
+	if f.originals != "" {
+		words = append(words, "--originals "+f.originals)
 	}
 	if f.n > 0 {
 		words = append(words, fmt.Sprintf("--n %d", f.n))
