@@ -59,7 +59,7 @@ func spec(image, user string) api.Spec {
 
 // stop ends a sandbox also when ctx has ended.
 func stop(ctx context.Context, sb *libdsec.Sandbox) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
 	_, _ = sb.Stop(ctx) // what can't be stopped now ends by its lifetime
 }
