@@ -27,6 +27,9 @@ func (s *Server) toPort(c *call, r *http.Request, to ports.Target) {
 	})
 	if err != nil {
 		c.fail(r, err)
+		if c.status == statusClientGone {
+			panic(http.ErrAbortHandler) // it may only have ended its side, and must not take silence for a 200
+		}
 		return
 	}
 	if c.status == 0 {

@@ -165,7 +165,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if err := until.Err(); err != nil {
 			return n, c.because(err)
 		}
-		if c.deaf.Load() {
+		if c.hear(); c.deaf.Load() {
 			return n, ErrDeaf
 		}
 		if len(p) == 0 {
@@ -180,6 +180,27 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		}
 		n += len(part)
 		p = p[len(part):]
+	}
+}
+
+// hear looks for what the other side says of what is written to it, once nobody reads any more who would come across it.
+func (c *Conn) hear() {
+	if !c.reading.TryLock() {
+		return
+	}
+	defer c.reading.Unlock()
+	for c.err != nil && !c.deaf.Load() {
+		f, err := c.st.Recv(passed())
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				c.deaf.Store(true)
+			}
+			return
+		}
+		if f.Channel == aether.Message && f.Type == aether.MsgAck {
+			c.deaf.Store(true)
+		}
+		f.Release()
 	}
 }
 
@@ -296,6 +317,13 @@ func (d *deadline) now() until {
 
 // until is a context that ends when its channel is closed.
 type until <-chan struct{}
+
+// passed is a context that has ended.
+func passed() until {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
 
 // expired tells whether err is that of a call which a deadline has ended.
 func expired(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

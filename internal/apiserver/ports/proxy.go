@@ -47,10 +47,11 @@ type exchange struct {
 	proxy   *Proxy
 	target  Target
 	port    int
-	inside  string // host and port as the program may know itself
-	outside string // and as the client knows the API
-	id      string // of the request
-	err     error  // why there is no answer
+	inside  string      // host and port as the program may know itself
+	outside string      // and as the client knows the API
+	id      string      // of the request
+	trailer http.Header // of the request; its values come after the body
+	err     error       // why there is no answer
 }
 
 // Serve passes a request on and sends the answer. An error means that nothing was sent. An answer that breaks off panics
@@ -69,7 +70,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, q Request) error {
 	}
 	defer conn.Close() // it never fails
 	x := &exchange{
-		proxy: p, target: q.Target, port: port, inside: net.JoinHostPort("localhost", strconv.Itoa(port)), outside: r.Host, id: q.RequestID,
+		proxy: p, target: q.Target, port: port, inside: net.JoinHostPort("localhost", strconv.Itoa(port)), outside: r.Host, id: q.RequestID, trailer: r.Trailer,
 	}
 	return x.run(w, r, patient{conn})
 }
@@ -153,7 +154,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		out.URL.Path = plain
 	}
 	out.Host = x.inside
-	out.Trailer = in.Trailer // of the request as it came: the values come after the body
+	out.Trailer = x.trailer
 	forward := in.Header.Values(ForwardAuthorization)
 	drop(out.Header, secrets())
 	if len(forward) > 0 {

@@ -24,6 +24,13 @@ func routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/sse", events)
 	mux.HandleFunc("/copy", copyBody)
+	mux.HandleFunc("/sunk", func(w http.ResponseWriter, r *http.Request) {
+		n, ok := sunk.Load(r.URL.RawQuery)
+		if !ok {
+			n = -1
+		}
+		fmt.Fprint(w, n)
+	})
 	mux.HandleFunc("/origin", origin)
 	mux.HandleFunc("/to", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", r.URL.Query().Get("at"))

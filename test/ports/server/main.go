@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -36,6 +37,7 @@ func main() {
 	for addr, serve := range map[string]func(*net.TCPConn) error{
 		"127.0.0.1:7001": echo, "127.0.0.1:7002": source, "127.0.0.1:7003": sink, "127.0.0.1:7004": deaf,
 		"[::1]:7005": echo, "127.0.0.1:7006": func(c *net.TCPConn) error { return say(c, name) }, "127.0.0.1:7007": reset,
+		"127.0.0.1:7008": slowSink, "127.0.0.1:7009": mute,
 	} {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
@@ -90,6 +92,9 @@ func source(c *net.TCPConn) error {
 	return err
 }
 
+// sunk is what sinks have taken, by its digest.
+var sunk sync.Map
+
 // sink takes everything, then says how much it was and its digest.
 func sink(c *net.TCPConn) error {
 	h := sha256.New()
@@ -97,7 +102,15 @@ func sink(c *net.TCPConn) error {
 	if err != nil {
 		return err
 	}
-	return say(c, fmt.Sprintf("%d %s", n, hex.EncodeToString(h.Sum(nil))))
+	digest := hex.EncodeToString(h.Sum(nil))
+	sunk.Store(digest, n)
+	return say(c, fmt.Sprintf("%d %s", n, digest))
+}
+
+// slowSink is sink after a while in which it takes nothing.
+func slowSink(c *net.TCPConn) error {
+	<-time.After(500 * time.Millisecond)
+	return sink(c)
 }
 
 // deaf never reads until its peer has had enough.
@@ -122,4 +135,15 @@ func reset(c *net.TCPConn) error {
 		return err
 	}
 	return c.SetLinger(0)
+}
+
+// mute says something, ends its side, and goes on reading until its peer ends.
+func mute(c *net.TCPConn) error {
+	if err := say(c, "that's all"); err != nil {
+		return err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	return sink(c)
 }
