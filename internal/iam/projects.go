@@ -249,3 +249,18 @@ func (a *Authority) snapshot() []*token {
 	slices.SortFunc(all, func(x, y *token) int { return cmp.Compare(x.rec.ID, y.rec.ID) })
 	return all
 }
+
+// ProjectSince tells since when a project has its name.
+func (a *Authority) ProjectSince(ctx context.Context, name string) (time.Time, error) {
+	if name == api.DefaultProject {
+		return time.Time{}, nil
+	}
+	if err := a.load(ctx, false); err != nil {
+		return time.Time{}, err
+	}
+	pr, _ := a.findProject(name)
+	if pr == nil {
+		return time.Time{}, noProject(name)
+	}
+	return pr.rec.CreatedAt, nil
+}

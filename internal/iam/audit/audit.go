@@ -55,9 +55,11 @@ type Config struct {
 // Log is an open audit log.
 type Log struct {
 	cfg  Config
-	wake chan struct{} // tells the writer that there is much to write
+	wake chan struct{} // tells the writer that there is something to write
+	full chan struct{} // and that it's much
 	stop chan struct{}
 	done sync.WaitGroup
+	said bool // that the disk fails; the writer's own
 
 	mu   sync.Mutex // guards the records that wait
 	seq  uint64
@@ -65,7 +67,6 @@ type Log struct {
 
 	disk  sync.Mutex // held while files are written or removed; never together with mu but to take what waits
 	files [kinds]file
-	said  bool // that the disk fails
 }
 
 // tail is what waits to be written.
@@ -98,7 +99,7 @@ func Open(cfg Config) (*Log, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open audit log: %w", err)
 	}
-	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), stop: make(chan struct{})}
 	for k := range kinds {
 		names, err := l.names(k)
 		if err != nil {
@@ -173,32 +174,41 @@ func (l *Log) Add(k Kind, rec api.AuditRecord) {
 	}
 	t.lost = 0
 	t.lines = append(append(t.lines, line...), '\n')
+	signal(l.wake)
 	if len(t.lines) > maxWaiting/4 {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		signal(l.full)
 	}
 }
 
-// write writes what waits, until the log is closed.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it's known already
+	}
+}
+
+// write writes what waits, until the log is closed. While nothing happens it sleeps.
 func (l *Log) write() {
-	tick := time.NewTicker(WriteEvery)
-	defer tick.Stop()
+	pause := time.NewTimer(WriteEvery)
+	defer pause.Stop()
 	for {
 		select {
 		case <-l.stop:
 			return
-		case <-tick.C:
 		case <-l.wake:
 		}
+		pause.Reset(WriteEvery)
+		select {
+		case <-l.stop:
+			return
+		case <-pause.C:
+		case <-l.full:
+		}
 		err := l.Flush()
-		l.disk.Lock()
 		if err != nil && !l.said {
 			l.cfg.Logger.Error("the audit log can't be written", slog.Any("err", err))
 		}
 		l.said = err != nil
-		l.disk.Unlock()
 	}
 }
 
