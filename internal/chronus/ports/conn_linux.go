@@ -212,12 +212,12 @@ func (c *conn) fromPort(ctx context.Context, f *os.File) {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, errGone):
 		return
-	case ended(c.place):
-		c.fault(ctx, died())
-	case errors.Is(err, io.EOF) && !wasReset:
+	case errors.Is(err, io.EOF) && !wasReset && !ended(c.place, false):
 		_ = c.st.CloseWrite(aether.Stdout) // the client has gone: toPort sees it
 		c.over(&c.outOver)
 		return
+	case ended(c.place, true):
+		c.fault(ctx, died())
 	default:
 		c.fault(ctx, api.FieldError(api.CodePortFailed, "port", "", "the program behind port %d reset the connection", c.port))
 	}

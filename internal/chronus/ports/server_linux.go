@@ -105,14 +105,20 @@ func (s *Server) leave(box string) {
 	}
 }
 
-// ended tells whether a sandbox's first process has ended or is ending: the kernel takes its namespaces away first.
-func ended(p Place) bool {
+// ended tells whether a sandbox has ended or is ending, as its init shows: the kernel takes init's namespaces away first.
+// A sandbox that is killed as a whole may lose its other processes before, so who has time asks patiently.
+func ended(p Place, patient bool) bool {
+	gone := false
 	err := p.With(func(b launch.Box) error {
+		if patient {
+			gone = b.Dying()
+			return nil
+		}
 		fd, err := pidfd.UserNS(b.PIDFD)
 		if err == nil {
 			_ = unix.Close(fd)
 		}
 		return err
 	})
-	return err != nil
+	return gone || err != nil
 }
