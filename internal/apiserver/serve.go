@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/refusal"
 )
 
 // Limits of the HTTP server. There is none on how long an answer may take, because some never end; those that do, and
@@ -32,7 +33,7 @@ func Serve(ctx context.Context, ln net.Listener, s *Server) error {
 	}
 	srv.Protocols.SetHTTP1(true) // connections are upgraded, which HTTP/2 can't
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() { served <- srv.Serve(refusal.Listener{Listener: ln}) }()
 	var err error
 	select {
 	case err = <-served:
