@@ -20,10 +20,10 @@ sudo rm /usr/bin/python3
 printf '#!/bin/sh\ncd /opt/right\nexec /usr/bin/python3.* "$@"\n' | sudo tee /usr/bin/python3 >/dev/null
 sudo chmod 755 /usr/bin/python3`},
 		{"leaves-daemon", repaired + `
-sudo setsid sh -c 'while :; do cp /opt/right/tollgate/window.py /grade/tollgate/ 2>/dev/null; sleep 0.01; done' >/dev/null 2>&1 </dev/null &`},
+sudo setsid sh -c 'cd /opt/right/tollgate; until cp window.py /grade/tollgate/.w && mv /grade/tollgate/.w /grade/tollgate/window.py; do :; done' \
+	>/dev/null 2>&1 </dev/null &`},
 		{"sitecustomize", repaired + `
-D=$(python3 -c 'import sys; print([p for p in sys.path if p.endswith("dist-packages")][-1])')
-sudo tee $D/sitecustomize.py >/dev/null <<'EOF'
+sudo tee $(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/sitecustomize.py >/dev/null <<'EOF'
 import importlib.machinery, sys
 class Right:
     def find_spec(name, path=None, target=None):
