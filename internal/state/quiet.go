@@ -3,6 +3,7 @@ package state
 import (
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -10,10 +11,10 @@ import (
 
 // quietLogger passes on what etcd says: its errors as our warnings, its warnings (a slow disk, mostly) for who debugs,
 // and the rest to nobody. Where etcd would end the process, only the goroutine ends, and dead gets the reason:
-// sandboxes must not suffer from a broken folder of ours.
-func quietLogger(to *slog.Logger) (log *zap.Logger, dead <-chan string) {
+// sandboxes must not suffer from a broken folder of ours. While closing, its errors are that it's being closed.
+func quietLogger(to *slog.Logger, closing *atomic.Bool) (log *zap.Logger, dead <-chan string) {
 	why := make(chan string, 1) // the first reason
-	return zap.New(&quiet{to: to}, zap.WithFatalHook(giveUp{why}), zap.WithPanicHook(giveUp{why})), why
+	return zap.New(&quiet{to: to, closing: closing}, zap.WithFatalHook(giveUp{why}), zap.WithPanicHook(giveUp{why})), why
 }
 
 // giveUp is what happens after a message that ends etcd.
@@ -30,8 +31,9 @@ func (g giveUp) OnWrite(e *zapcore.CheckedEntry, _ []zapcore.Field) {
 
 // quiet is a zap core that writes to slog.
 type quiet struct {
-	to     *slog.Logger
-	fields []zapcore.Field
+	to      *slog.Logger
+	closing *atomic.Bool
+	fields  []zapcore.Field
 }
 
 // Enabled implements [zapcore.LevelEnabler].
@@ -39,7 +41,7 @@ func (q *quiet) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
 
 // With implements [zapcore.Core].
 func (q *quiet) With(fields []zapcore.Field) zapcore.Core {
-	return &quiet{to: q.to, fields: append(append([]zapcore.Field(nil), q.fields...), fields...)}
+	return &quiet{to: q.to, closing: q.closing, fields: append(append([]zapcore.Field(nil), q.fields...), fields...)}
 }
 
 // Check implements [zapcore.Core].
@@ -58,7 +60,7 @@ func (q *quiet) Write(e zapcore.Entry, fields []zapcore.Field) error {
 			attrs = append(attrs, slog.Any("err", err))
 		}
 	}
-	if e.Level >= zapcore.ErrorLevel {
+	if e.Level >= zapcore.ErrorLevel && !q.closing.Load() {
 		q.to.Warn("etcd", attrs...)
 	} else {
 		q.to.Debug("etcd", attrs...)

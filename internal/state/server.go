@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -46,15 +47,8 @@ type server struct {
 	etcd   *embed.Etcd
 	client url.URL
 	log    *zap.Logger
-}
 
-// socketURL makes the folder and gives a socket in it as etcd writes it.
-func socketURL(dir, name string) (url.URL, error) {
-	path := filepath.Join(dir, name)
-	if len(path) >= maxSocketPath {
-		return url.URL{}, fmt.Errorf("socket %s: the path is over %d bytes", path, maxSocketPath)
-	}
-	return url.URL{Scheme: "unix", Path: path}, nil
+	closing atomic.Bool
 }
 
 // privateFolder makes a folder that nobody else may enter, or makes one that is there so.
@@ -71,18 +65,17 @@ func config(cfg Config) (*embed.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := socketURL(dir, clientSocket)
-	if err != nil {
-		return nil, err
-	}
-	peer, err := socketURL(dir, peerSocket)
-	if err != nil {
-		return nil, err
+	client, peer := filepath.Join(dir, clientSocket), filepath.Join(dir, peerSocket)
+	if len(client) >= maxSocketPath {
+		return nil, fmt.Errorf("socket %s: the path is over %d bytes", client, maxSocketPath)
 	}
 	c := embed.NewConfig()
 	c.Name, c.Dir = "dsec", cfg.DataDir
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.ListenPeerUrls = []url.URL{peer}
+	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: client}}
+	c.AdvertiseClientUrls = c.ListenClientUrls
+	// For clients etcd listens on host and path, for peers on the host alone: with a path alone that would be a socket
+	// of the abstract kind, which no folder protects.
+	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: peer}}
 	// Nobody calls it, and it is in the data for good, so it doesn't name a folder, which may be moved.
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Path: "/dsec-peer"}}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
@@ -105,8 +98,9 @@ func startServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, dead := quietLogger(cfg.Logger)
-	s := &server{client: c.ListenClientUrls[0], log: log}
+	s := &server{client: c.ListenClientUrls[0]}
+	log, dead := quietLogger(cfg.Logger, &s.closing)
+	s.log = log
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.log)
 	if s.etcd, err = startEtcd(c, dead); err != nil {
 		return nil, err
@@ -161,6 +155,7 @@ func (s *server) dial() (*clientv3.Client, error) {
 
 // stop ends etcd in order: what was written is on disk anyway.
 func (s *server) stop() error {
+	s.closing.Store(true)
 	s.etcd.Close()
 	return nil
 }

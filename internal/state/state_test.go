@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -87,6 +88,62 @@ func TestTransactions(t *testing.T) {
 	if info, err := os.Stat(filepath.Dir(s.Socket())); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the sockets' folder: %v, %v", info, err)
 	}
+}
+
+// TestSockets: etcd listens on two sockets, both in the folder that only the owner enters, and on nothing else.
+func TestSockets(t *testing.T) {
+	s := open(t, t.TempDir())
+	put(t, s, "a", "b")
+	var socks []string
+	for _, l := range listening(t) {
+		if filepath.Dir(l) != filepath.Dir(s.Socket()) {
+			t.Errorf("it listens on %q", l)
+		}
+		socks = append(socks, filepath.Base(l))
+	}
+	slices.Sort(socks)
+	if want := []string{"c.sock", "p.sock"}; !slices.Equal(socks, want) {
+		t.Errorf("it listens on %q, want %q", socks, want)
+	}
+}
+
+// listening finds the sockets on which this process listens: unix ones by their name, others by their table and line.
+func listening(t *testing.T) []string {
+	t.Helper()
+	inodes := map[string]bool{}
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "socket:[") {
+			inodes[strings.Trim(to, "socket:[]")] = true
+		}
+	}
+	var found []string
+	for table, at := range map[string]struct {
+		inode, state int
+		listens      string
+	}{
+		"unix": {6, 3, "00010000"}, "tcp": {9, 3, "0A"}, "tcp6": {9, 3, "0A"}, "udp": {9, 3, "07"}, "udp6": {9, 3, "07"},
+	} {
+		raw, err := os.ReadFile("/proc/self/net/" + table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(raw)) {
+			f := strings.Fields(line)
+			if len(f) <= at.inode || !inodes[f[at.inode]] || f[at.state] != at.listens {
+				continue
+			}
+			if table == "unix" {
+				found = append(found, strings.Join(f[at.inode+1:], " "))
+			} else {
+				found = append(found, table+" "+f[1])
+			}
+		}
+	}
+	return found
 }
 
 // TestManyAtOnce: of many that want the same key, one gets it; and opening happens once, whoever comes first.
