@@ -147,7 +147,9 @@ func touchesKernel(imported string) bool {
 func goTest(ctx context.Context, rep *report, args []string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGINT) }
+	// A test that is ended by SIGQUIT tells where its goroutines are; the go command itself only waits for it.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGQUIT) }
 	cmd.WaitDelay = time.Minute
 	events, err := cmd.StdoutPipe()
 	if err != nil {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -150,10 +153,32 @@ func (r *report) addFailure(name testName) {
 func (r *report) fail(name testName) {
 	r.failed++
 	r.failures = append(r.failures, strings.TrimSpace(name.pkg+" "+name.test))
-	for _, line := range r.output[name] {
+	lines := r.output[name]
+	if cut := len(lines) - firstLines - lastLines; cut > 0 {
+		rest := append([]string{fmt.Sprintf("… %d lines …\n", cut)}, lines[firstLines+cut:]...)
+		lines = append(lines[:firstLines:firstLines], rest...)
+	}
+	for _, line := range lines {
 		fmt.Fprint(r.out, line)
 	}
 	delete(r.output, name)
+}
+
+// What is printed of a failed test: a test that hangs ends with the stacks of all goroutines.
+const (
+	firstLines = 150
+	lastLines  = 450
+)
+
+// addUnfinished counts the tests that had neither passed nor failed when the run ended, and prints what they said.
+func (r *report) addUnfinished() {
+	names := slices.SortedFunc(maps.Keys(r.output), func(x, y testName) int {
+		return cmp.Or(strings.Compare(x.pkg, y.pkg), strings.Compare(x.test, y.test))
+	})
+	for _, name := range names {
+		fmt.Fprintf(r.out, "unfinished: %s %s\n", name.pkg, name.test)
+		r.fail(name)
+	}
 }
 
 func (r *report) newSkip(name testName) skip {
@@ -168,6 +193,7 @@ func (r *report) newSkip(name testName) skip {
 
 // close prints what was skipped and what was left behind, and the closing line.
 func (r *report) close(allowedFile string) {
+	r.addUnfinished()
 	for _, f := range r.failures {
 		fmt.Fprintf(r.out, "failed: %s\n", f)
 	}

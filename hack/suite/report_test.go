@@ -98,3 +98,20 @@ func TestLeakIsNoSuccess(t *testing.T) {
 		t.Error("ok() = true with something left behind")
 	}
 }
+
+// TestReportOfWhatHangs: a run that was interrupted fails by its unfinished tests, and stacks without end are cut.
+func TestReportOfWhatHangs(t *testing.T) {
+	line := `{"Action":"output","Package":"p","Test":"TestB","Output":"line\n"}` + "\n"
+	var out strings.Builder
+	r := newReport(&out)
+	if err := r.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" + strings.Repeat(line, 1000))); err != nil {
+		t.Fatal(err)
+	}
+	r.close("list")
+	if r.ok() || r.summary() != "1 passed, 1 failed, 0 skipped" {
+		t.Errorf("summary %q, ok %v", r.summary(), r.ok())
+	}
+	if got := out.String(); !strings.HasPrefix(got, "unfinished: p TestB\nline\n") || !strings.Contains(got, "line\n… 400 lines …\nline\n") {
+		t.Errorf("printed %q", got)
+	}
+}
