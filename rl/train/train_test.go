@@ -45,6 +45,19 @@ func TestLearns(t *testing.T) {
 			t.Errorf("the pole stands for %.0f steps, want 400 (20 by chance, 500 are the limit)", got.Length)
 		}
 	})
+	t.Run("breakout", func(t *testing.T) {
+		r, _ := run(t, Config{
+			Seed: 1, Steps: 400_000, Envs: 128, Horizon: 64, CheckpointEvery: 100,
+			Learn: Learn{Rate: 0.05, Minibatch: 1024, Gamma: 0.98, Entropy: 0.001, Optimizer: optim.Config{Name: "muon"}},
+		}, "breakout")
+		got, err := Eval(t.Context(), r.Policy, maker(t, "breakout"), EvalConfig{Episodes: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Score < 0.15 {
+			t.Errorf("%.3f of the points are won, want 0.15 (0.002 by chance)", got.Score)
+		}
+	})
 }
 
 // odd is a config in which nothing divides anything.

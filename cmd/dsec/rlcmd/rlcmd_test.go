@@ -176,6 +176,35 @@ func TestTwoSignals(t *testing.T) {
 	}
 }
 
+// TestCurves: several seeds and policies are drawn, told with their mean and spread, and kept as numbers.
+func TestCurves(t *testing.T) {
+	h, out := new(host), t.TempDir()
+	args := []string{"curves", "memory", "--policies", "mlp,lstm", "--seeds", "2", "--steps", "20000", "--envs", "64", "--horizon", "16", "--hidden", "16", "--out", out}
+	if err := h.do(t, append(args, "--json")...); err != nil {
+		t.Fatalf("%v\n%s", err, h.errs.String())
+	}
+	var all []learnt
+	if err := json.Unmarshal(h.out.Bytes(), &all); err != nil || len(all) != 2 || all[0].Policy != "mlp" || all[1].Policy != "lstm" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, l := range all {
+		if len(l.Scores) != 2 || l.Mean != (l.Scores[0]+l.Scores[1])/2 || l.Spread < 0 || l.Steps != 20480 || l.SPS <= 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	numbers, err := os.ReadFile(filepath.Join(out, "memory.tsv"))
+	if err != nil || !strings.Contains(string(numbers), "\nmlp 16\t1\t") || !strings.Contains(string(numbers), "\nlstm 16\t1\t20480\t") {
+		t.Errorf("%v\n%s", err, numbers)
+	}
+	if err := h.do(t, args...); err != nil || !strings.Contains(h.out.String(), "SPREAD") {
+		t.Errorf("%v: %q", err, h.out.String())
+	}
+	again, err := os.ReadFile(filepath.Join(out, "memory.tsv"))
+	if err != nil || !bytes.Equal(again, numbers) {
+		t.Errorf("other numbers the second time: %v", err)
+	}
+}
+
 func TestEnvs(t *testing.T) {
 	h := new(host)
 	if err := h.do(t, "envs"); err != nil {
@@ -204,6 +233,9 @@ func TestEnvs(t *testing.T) {
 func TestWrongFlags(t *testing.T) {
 	for name, args := range map[string]string{
 		"no-env":        "train",
+		"no-seeds":      "curves squared --seeds 0",
+		"one-seed":      "curves squared --seed 3",
+		"bad-policies":  "curves squared --policies mlp,tree",
 		"unknown-env":   "train nonsense",
 		"no-steps":      "train squared --steps 0",
 		"policy":        "train squared --policy cnn",

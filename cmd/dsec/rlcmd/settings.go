@@ -30,9 +30,9 @@ func usual(name string) train.Config {
 		cfg.Net = train.Net{Hidden: []int{64, 64}, Activation: "tanh"}
 		cfg.Learn = train.Learn{Rate: 0.003, Minibatch: 512, Epochs: 4, Gamma: 0.98, Lambda: 0.8, TargetKL: 0.03}
 	case "breakout":
-		cfg.Steps = 6 << 20
+		cfg.Steps, cfg.Envs = 4<<20, 256
 		cfg.CheckpointEvery = 100 // a whole game takes about 5,000 steps
-		cfg.Learn.Rate, cfg.Learn.Minibatch, cfg.Learn.Gamma, cfg.Learn.Entropy = 0.05, 4096, 0.98, 0.001
+		cfg.Learn.Rate, cfg.Learn.Gamma, cfg.Learn.Entropy = 0.05, 0.98, 0.001
 		cfg.Learn.Optimizer.Name = "muon"
 	}
 	return cfg

@@ -108,3 +108,33 @@ func TestTicks(t *testing.T) {
 		}
 	}
 }
+
+// TestRuns: seeds become one curve, names several; what is written is what the runs were.
+func TestRuns(t *testing.T) {
+	runs := []Run{
+		{"a", 0, []Point{{0, 0}, {10, 1}}}, {"b", 0, []Point{{0, 5}, {10, 5}}}, {"a", 1, []Point{{0, 2}, {10, 3}}}, {"c", 2, nil},
+	}
+	c := OfRuns("walk", "score", runs)
+	if len(c.Curves) != 3 || c.Title != "walk" || c.YLabel != "score" || c.Curves[0].Name != "a" || c.Curves[1].Name != "b" {
+		t.Fatalf("%+v", c)
+	}
+	if a := c.Curves[0]; a.Points[0] != (Point{0, 1}) || a.Spread[0] != 1 || len(a.Points) != places || len(c.Curves[2].Points) != 0 {
+		t.Errorf("%+v", a)
+	}
+	const want = "curve\tseed\tsteps\tscore\na\t0\t0\t0\na\t0\t10\t1\nb\t0\t0\t5\nb\t0\t10\t5\na\t1\t0\t2\na\t1\t10\t3\n"
+	if got := string(TSV("score", runs)); got != want {
+		t.Errorf("TSV() = %q", got)
+	}
+	dir := t.TempDir()
+	if err := Write(dir, "walk", "score", runs); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"walk.svg": "</svg>", "walk.png": "PNG", "walk.tsv": "a\t1\t10\t3\n"} {
+		if file, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Contains(file, []byte(content)) {
+			t.Errorf("%s: %d bytes, %v", name, len(file), err)
+		}
+	}
+	if err := Write(filepath.Join(dir, "none"), "walk", "score", runs); err == nil {
+		t.Error("a folder that isn't there: no error")
+	}
+}
