@@ -16,6 +16,7 @@ type partialOpen struct {
 	payload []byte
 	trace   [traceSize]byte
 	refused bool // the rest is dropped
+	fds     int  // of a refused one: descriptors that come with it; see announced
 }
 
 const maxBacklog = 128 // streams opened by the peer before Serve
@@ -232,7 +233,10 @@ func (c *Conn) opened(h *header, p []byte, intact bool) error {
 	}
 	refuse := c.addOpenLocked(part, h, p, intact)
 	if refuse != nil {
-		part.refused = true
+		part.refused, part.fds = true, unknownFDs
+		if intact {
+			part.fds = announced(part.payload)
+		}
 		c.pending -= len(part.payload)
 		part.payload = nil
 		if c.refusals.n >= maxRefusals {
@@ -247,6 +251,9 @@ func (c *Conn) opened(h *header, p []byte, intact bool) error {
 	}
 	if refuse != nil || !last || part.refused {
 		c.kickLocked(refuse != nil)
+		if last {
+			return c.discardFDs(h.stream, part.fds)
+		}
 		return nil
 	}
 	c.mu.Unlock()
@@ -282,7 +289,11 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 	var o Open
 	n, err := o.unmarshal(part.payload)
 	var fds []int
-	if err == nil && n > 0 {
+	if err != nil {
+		if ferr := c.discardFDs(id, announced(part.payload)); ferr != nil {
+			return ferr
+		}
+	} else if n > 0 {
 		if fds, err = c.takeFDs(n); err != nil && c.fds != nil {
 			return fmt.Errorf("open of %d with %d descriptors: %w", id, n, err) // which frame the others belong to isn't known any more
 		}
@@ -319,6 +330,47 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 	c.serve(s)
 	c.mu.Unlock()
 	return nil
+}
+
+// unknownFDs is the number of descriptors of an OPEN that doesn't tell it.
+const unknownFDs = -1
+
+// announced is how many descriptors the beginning of an OPEN's payload says that come with it. The number stands before
+// the body, which may be cut.
+func announced(b []byte) int {
+	d := decoder{rest: b}
+	for d.next() {
+		switch d.field {
+		case openFDs:
+			return int(d.uint(8))
+		case openBody:
+			return 0
+		}
+	}
+	if d.field == openBody || !d.bad {
+		return 0
+	}
+	return unknownFDs
+}
+
+// discardFDs closes the descriptors of an OPEN that was refused, so that they don't become another one's. An error ends
+// the connection: whose the waiting ones are isn't known any more.
+func (c *Conn) discardFDs(id uint32, n int) error {
+	if c.fds == nil || n == 0 {
+		return nil // a transport without descriptors, or an OPEN
+	}
+	fds, err := c.takeFDs(max(n, 1))
+	switch {
+	case err == nil:
+		c.fds.CloseFDs(fds)
+		if n != unknownFDs {
+			return nil
+		}
+		err = ErrDescriptors
+	case n == unknownFDs:
+		return nil // none are here, and they come with the OPEN's last bytes or before
+	}
+	return fmt.Errorf("refused open of %d with %d descriptors: %w", id, n, err)
 }
 
 func (c *Conn) takeFDs(n int) ([]int, error) {

@@ -153,3 +153,60 @@ func TestDescriptorsOfManyOpens(t *testing.T) {
 		f.Release()
 	}
 }
+
+// TestDescriptorsOfRefusedOpens: what came with an OPEN that is refused is closed, and the next one gets its own.
+func TestDescriptorsOfRefusedOpens(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t)
+	for name, c := range map[string]struct{ n, body int }{"too-many": {140, 10}, "in-flight": {16, 9 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			client, server := dial(t, ends{serverSock: unixfd.Options{MaxFDs: 128}})
+			// Nobody serves yet: OPENs wait, until there are too many of them or too many bytes.
+			var streams []*aether.Stream
+			var pipes []*os.File
+			for range c.n {
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				pipes = append(pipes, r)
+				s, err := client.Open(ctx, aether.Open{Method: "take", Closed: true, Body: make([]byte, c.body), FDs: []int{int(w.Fd())}})
+				w.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				streams = append(streams, s)
+			}
+			refused := func() (n int) {
+				for _, s := range streams {
+					if s.Err() != nil {
+						n++
+					}
+				}
+				return n
+			}
+			eventually(t, "some to be refused", func() bool { return refused() > 0 })
+			serve(t, server, func(ctx context.Context, s *aether.Stream) {
+				for _, fd := range s.TakeFDs() {
+					f := os.NewFile(uintptr(fd), "passed")
+					fmt.Fprint(f, "taken")
+					f.Close()
+				}
+				s.Reply(ctx, nil) //nolint:errcheck // the client notices
+			})
+			taken := 0
+			for i, s := range streams {
+				_, err := s.Recv(ctx)
+				got, rerr := io.ReadAll(pipes[i]) // ends when nobody has the descriptor any more
+				if want := map[bool]string{true: "taken"}[err == nil]; string(got) != want || rerr != nil {
+					t.Errorf("open %d ended with %v, and its descriptor was %q, %v", i, err, got, rerr)
+				}
+				taken += len(got)
+			}
+			if err := server.Err(); err != nil || taken == 0 {
+				t.Errorf("the connection ended with %v; %d bytes", err, taken)
+			}
+		})
+	}
+}

@@ -29,7 +29,7 @@ func pump(ctx context.Context, dst, src *Stream) error {
 		switch {
 		case errors.Is(err, errEOF):
 			if err = dst.Close(); err == nil || errors.Is(err, ErrClosed) {
-				return nil
+				return untilOver(ctx, dst, src)
 			}
 		case err == nil:
 			err = forward(ctx, dst, src, f, !more)
@@ -45,6 +45,24 @@ func pump(ctx context.Context, dst, src *Stream) error {
 		src.Reset(tell)
 		return err
 	}
+}
+
+// untilOver passes on a reset of src after its graceful end: a client that said all and waits may leave while the server
+// has nothing to say.
+func untilOver(ctx context.Context, dst, src *Stream) error {
+	select {
+	case <-src.Done():
+	case <-dst.Done():
+		return nil
+	case <-ctx.Done():
+		return nil // the other direction sees it, too
+	}
+	err := src.Err()
+	if err == nil || errors.Is(err, ErrClosed) {
+		return nil
+	}
+	dst.Reset(passOn(ctx, err))
+	return err
 }
 
 // passOn is what the other side of a relay is told about err.

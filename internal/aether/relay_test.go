@@ -188,3 +188,39 @@ func TestRelayCancelled(t *testing.T) {
 		}
 	}
 }
+
+// TestRelayLeftInSilence: a client that has said all leaves a server that says nothing, and the server is told.
+func TestRelayLeftInSilence(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t)
+	for name, relay := range map[string]func(context.Context, *aether.Stream, *aether.Stream) error{
+		"Relay": aether.Relay,
+		"RelayTo": func(ctx context.Context, a, b *aether.Stream) error {
+			return aether.RelayTo(ctx, a, b, func(*aether.Frame) {})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := dial(t, ends{})
+			began, saw := make(chan struct{}), make(chan error, 1)
+			serve(t, far, func(_ context.Context, s *aether.Stream) {
+				close(began)
+				<-s.Done()
+				saw <- s.Err()
+			})
+			relayed := make(chan error, 1)
+			c := connect(t, ends{}, func(ctx context.Context, s *aether.Stream) {
+				relayed <- relay(ctx, s, must(near.Open(ctx, s.Open())))
+			})
+			s := must(c.Open(ctx, aether.Open{Method: "watch", Closed: true}))
+			<-began
+			s.Reset(nil)
+			if err := <-saw; !errors.Is(err, aether.ErrReset) {
+				t.Errorf("the server saw %v", err)
+			}
+			if err := <-relayed; !errors.Is(err, aether.ErrReset) {
+				t.Errorf("the relay ended with %v", err)
+			}
+			eventually(t, "all forget the streams", func() bool { return c.Streams()+near.Streams()+far.Streams() == 0 })
+		})
+	}
+}

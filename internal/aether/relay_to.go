@@ -39,7 +39,7 @@ func pumpTo(ctx context.Context, client, server *Stream) error {
 		switch {
 		case errors.Is(err, errEOF):
 			if err = server.Close(); err == nil || errors.Is(err, ErrClosed) {
-				return nil
+				return untilOver(ctx, server, client)
 			}
 		case err == nil:
 			err = forward(ctx, server, client, f, !more)
