@@ -44,6 +44,7 @@ func tags() []Tag {
 		{"processes", "Processes that outlive the request that started them."},
 		{"sessions", "Shell sessions that keep directory and variables."},
 		{"files", "A running sandbox's files, as one of its users."},
+		{"ports", "Programs that listen inside a sandbox."},
 		{"observing", "Use, events and logs. None of it wakes a sandbox."},
 		{"images", "What sandboxes start from."},
 		{"server", "The server itself."},
@@ -93,9 +94,12 @@ func New(pending []string) (*Document, error) {
 func Operations() []Operation {
 	var all []Operation
 	for _, ops := range [][]Operation{
-		sandboxOperations(), processOperations(), sessionOperations(), fileOperations(), imageOperations(), serverOperations(),
+		sandboxOperations(), processOperations(), sessionOperations(), fileOperations(), portOperations(), imageOperations(), serverOperations(),
 	} {
 		all = append(all, ops...)
+	}
+	for i := range all {
+		all[i].withKey()
 	}
 	place := map[string]int{}
 	for i, t := range tags() {
@@ -372,7 +376,11 @@ func (d *Document) responses(op *Operation, examples []Example) object {
 		if len(a.Media) > 0 {
 			answer = append(answer, member{"content", d.content(&a.Content, recordedOf(examples, a.Status))})
 		}
-		out = append(out, member{strconv.Itoa(a.Status), answer})
+		status := strconv.Itoa(a.Status)
+		if a.Status == 0 {
+			status = "default"
+		}
+		out = append(out, member{status, answer})
 	}
 	for _, set := range codeSets(op.Codes) {
 		if shown := examplesOf(mediaProblem, recordedOf(examples, set.status)); len(shown) > 0 {
@@ -400,6 +408,7 @@ func recordedOf(examples []Example, status int) []shown {
 func headerWords() map[string]string {
 	return map[string]string{
 		"Location": "the path of what was made", "Accept-Ranges": "`bytes`", "Last-Modified": "when the content changed", "Content-Range": "which part of how much",
+		"Idempotency-Replayed": "`true` where the answer was given before",
 	}
 }
 

@@ -143,6 +143,8 @@ func requests() []Example {
 		{Op: "removeImage", Name: "by name", Path: "/v1/images/mine"},
 		{Op: "collectImages", Name: "what broke off", Path: "/v1/images/gc"},
 
+		{Op: "portGet", Name: "where nothing listens", Path: sb + "/ports/8000/"},
+
 		{Op: "stopSandbox", Name: "running", Path: sb},
 		{Op: "stopSandbox", Name: "again", Path: sb},
 		{Op: "exec", Name: "in one that has ended", Path: sb + "/exec", Body: `{"argv": ["true"]}`},

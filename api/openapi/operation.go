@@ -48,7 +48,7 @@ type Media struct {
 
 // Answer is one status of success.
 type Answer struct {
-	Status  int
+	Status  int      // 0: any
 	Headers []string // what it may carry beside the usual; see headerWords
 	Content
 }
@@ -146,6 +146,31 @@ func ofFiles() []api.Code {
 	}
 }
 
+// takesKey tells whether a repeated request with the same Idempotency-Key runs once.
+func (o *Operation) takesKey() bool {
+	switch o.ID {
+	case "writeStdin", "importImage": // their bodies are passed on as they come
+		return false
+	}
+	return o.Method == "POST" && (strings.HasPrefix(o.Path, "/v1/sandboxes") && o.Tag != "ports" || o.ID == "collectImages")
+}
+
+// withKey adds what the key brings to an operation.
+func (o *Operation) withKey() {
+	switch {
+	case o.takesKey():
+		key := header("Idempotency-Key", "1 to 255 printable ASCII characters: for 24 hours a repeat with the same key and body isn't carried out again, and answers what the first did, with `Idempotency-Replayed: true`")
+		key.Schema.Pattern, key.Schema.MaxLength = "^[!-~]+$", 255
+		o.Params = append(o.Params, key)
+		o.Codes = append(o.Codes, api.CodeKeyReused, api.CodeResultGone, api.CodeTooMany, api.CodeUnavailable, api.CodeQuota, api.CodeDiskFull)
+		for i := range o.Answers {
+			o.Answers[i].Headers = append(o.Answers[i].Headers, "Idempotency-Replayed")
+		}
+	case o.Method == "POST":
+		o.Codes = append(o.Codes, api.CodeUnsupportedConstraint) // the key is refused
+	}
+}
+
 // pathParams are the names in a path's braces.
 func pathParams(path string) []string {
 	var names []string
@@ -163,6 +188,8 @@ func pathWords() map[string]Param {
 		"id":   {Description: "a sandbox's id", Schema: &Schema{Type: "string", Pattern: sandboxPattern}},
 		"pid":  {Description: "a process's id, as its start answered it; not its number inside the sandbox", Schema: &Schema{Type: "string", MaxLength: 128}},
 		"sid":  {Description: "a session's id", Schema: &Schema{Type: "string", Pattern: `^[A-Za-z0-9_-]{1,64}$`}},
+		"port": {Description: "a TCP port of 127.0.0.1 inside the sandbox", Schema: &Schema{Type: "integer", Minimum: new(1.0), Maximum: new(65535.0)}},
+		"path": {Description: "the path that the program is asked for", Schema: &Schema{Type: "string"}},
 		"name": {Description: "an image's name", Schema: &Schema{Type: "string", Pattern: imagePattern}},
 	}
 }

@@ -12,25 +12,27 @@ func fileOperations() []Operation {
 	errs := codes(everywhere(), inSandbox(), ofFiles())
 	return []Operation{
 		{
-			ID: "readFile", Method: "GET", Path: path, Tag: "files", Summary: "Read a file, list a directory, look at either, or pack it",
-			Description: "Without `stat`, `list` and `tar` the answer is the content of a regular file. An answer that can't be finished is broken off, never cut short in silence. HEAD answers as `stat` does.",
+			ID: "readFile", Method: "GET", Path: path, Tag: "files", Summary: "Read a file, list a directory, look at either, pack or watch it",
+			Description: "Without `stat`, `list` and `tar` the answer is the content of a regular file. An answer that can't be finished is broken off, never cut short in silence. HEAD answers as `stat` does. " +
+				"With `watch` the answer is what happens to the file or directory from then on, one `FileEvent` a line (an empty line is a sign of life), or server-sent events where asked for.",
 			Params: []Param{
 				file, user, most, header("Range", "one range of bytes: `bytes=FROM-TO`, `bytes=FROM-` or `bytes=-LAST`"),
 				flag("stat", "a document about the file"), noFollow, flag("digest", "with `stat`: the content's SHA-256"),
 				flag("list", "a document a line about each file of the directory, in its own order"), flag("tar", "the file or tree as a tar; names are relative to the path"),
+				flag("watch", "what happens to it, as it happens"), flag("recursive", "with `watch`: everything below, too"),
 			},
 			Answers: []Answer{
 				{Status: 200, Headers: []string{"Accept-Ranges", "Last-Modified"}, Content: Content{Media: []Media{
-					{Type: mediaBytes}, {Type: mediaJSON, Of: api.FileInfo{}}, {Type: mediaLines, Of: api.FileInfo{}, Lines: true}, {Type: mediaTar},
+					{Type: mediaBytes}, {Type: mediaJSON, Of: api.FileInfo{}}, {Type: mediaLines, Of: oneOf{api.FileInfo{}, api.FileEvent{}}, Lines: true}, {Type: mediaTar}, {Type: mediaSSE},
 				}}},
 				{Status: 206, Headers: []string{"Content-Range"}, Content: Content{Description: "the range that was asked for", Media: []Media{{Type: mediaBytes}}}},
 			},
-			Codes: codes(errs, []api.Code{api.CodeIsDirectory, api.CodeNotRegular, api.CodeTooLarge, api.CodeRange}),
+			Codes: codes(errs, []api.Code{api.CodeIsDirectory, api.CodeNotRegular, api.CodeTooLarge, api.CodeRange, api.CodeQuota}),
 		},
 		{
 			ID: "writeFile", Method: "PUT", Path: path, Tag: "files", Summary: "Write a file, or unpack a tar into a directory",
 			Description: "The body goes to a file beside the old one, which takes its place when it is complete: a reader sees the old content or the new, and a broken upload changes nothing. A file that is replaced keeps its mode. " +
-				"With `tar` the body is unpacked into the directory; after an error the entries before it stay.",
+				"With `tar` the body is unpacked into the directory, which is made where it is missing; after an error that and the entries before it stay.",
 			Params: []Param{
 				file, user, mode, most, flag("parents", "make missing directories"), flag("no_replace", "refuse where the path exists"),
 				flag("sync", "on the disk before the answer"), flag("tar", "the body is a tar"),

@@ -1,10 +1,35 @@
 package openapi
 
-import "github.com/dsec-io/dsec/api"
+import (
+	"strings"
+
+	"github.com/dsec-io/dsec/api"
+)
+
+// portOperations are one operation with every method, because a program in a sandbox may take any.
+func portOperations() []Operation {
+	var all []Operation
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+		op := Operation{
+			ID: "port" + method[:1] + strings.ToLower(method[1:]), Method: method, Path: sandboxPath + "/ports/{port}/{path}", Tag: "ports",
+			Summary: "Ask a program that listens in a sandbox",
+			Description: "Any method, and a WebSocket or any other upgrade. Path (any number of parts, as they are), query, headers and body go to the program, but for our token, cookies and what concerns one hop; " +
+				"its answer comes back as it is, but for what a browser would keep for the whole origin: cookies and service workers are dropped, and `Content-Security-Policy: sandbox` is added. Redirects are passed on.",
+			Answers: []Answer{{Content: Content{Description: "what the program answers"}}},
+			Codes:   codes(everywhere(), inSandbox(), []api.Code{api.CodePortUnreachable, api.CodePortFailed, api.CodeUnsupportedConstraint, api.CodeTooLarge}),
+		}
+		if method == "POST" || method == "PUT" || method == "PATCH" {
+			op.Body = &Content{Optional: true, Media: []Media{{Type: "*/*"}}}
+		}
+		all = append(all, op)
+	}
+	return all
+}
 
 func serverOperations() []Operation {
 	plain := []Answer{{Status: 200, Content: Content{Media: []Media{{Type: mediaText}}}}}
 	public := []api.Code{api.CodeForbidden, api.CodeInternal}
+	plainQuery := codes(public, []api.Code{api.CodeInvalid, api.CodeUnknownField})
 	return []Operation{
 		{
 			ID: "upgradeToAether", Method: "GET", Path: "/v1/aether", Tag: "server", Summary: "Switch to the Aether protocol",
@@ -25,11 +50,11 @@ func serverOperations() []Operation {
 		},
 		{
 			ID: "openapi", Method: "GET", Path: "/openapi.json", Tag: "server", Summary: "This document", Public: true,
-			Answers: []Answer{{Status: 200, Content: Content{Media: []Media{{Type: mediaJSON, Of: map[string]any{}}}}}}, Codes: public,
+			Answers: []Answer{{Status: 200, Content: Content{Media: []Media{{Type: mediaJSON, Of: map[string]any{}}}}}}, Codes: plainQuery,
 		},
 		{
 			ID: "docs", Method: "GET", Path: "/docs", Tag: "server", Summary: "This document as a page", Public: true,
-			Answers: []Answer{{Status: 200, Content: Content{Media: []Media{{Type: mediaHTML}}}}}, Codes: public,
+			Answers: []Answer{{Status: 200, Content: Content{Media: []Media{{Type: mediaHTML}}}}}, Codes: plainQuery,
 		},
 	}
 }

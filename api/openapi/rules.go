@@ -91,6 +91,8 @@ func rules() map[string]rule {
 		"FileInfo.Mode":   between(0, 0o7777),
 		"FileInfo.SHA256": {pattern: "^[0-9a-f]{64}$"},
 
+		"FileEvent.Type": {enum: words("ready", "create", "modify", "closed_write", "attrib", "delete", "rename", "overflow", "skipped", "gone", "error")},
+
 		"Image.Digest":            {pattern: "^sha256:[0-9a-f]{64}$"},
 		"Image.SizeBytes":         atLeast(0),
 		"Image.InUse":             atLeast(0),

@@ -30,7 +30,8 @@ func TestDocument(t *testing.T) {
 			t.Errorf("two operations are called %s", op.ID)
 		}
 		ids[op.ID] = true
-		if op.node["x-codeSamples"] == nil {
+		port := strings.Contains(op.Path, "/ports/") // one operation with every method
+		if op.node["x-codeSamples"] == nil && (!port || op.Method == http.MethodGet) {
 			t.Errorf("%s has no example", op.ID)
 		}
 		if body := child(op.node, "requestBody", "content"); body != nil {
