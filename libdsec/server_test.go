@@ -67,6 +67,7 @@ func newServer(t testing.TB) *server {
 func newExampleServer() *server {
 	s := newServer(nil)
 	s.usual()
+	s.other = servePort
 	s.mux.HandleFunc("/v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) { s.write(w, api.Sandbox{ID: "s1"}) })
 	s.mux.HandleFunc("/v1/sandboxes/s1", func(w http.ResponseWriter, _ *http.Request) { s.write(w, api.Sandbox{ID: "s1"}) })
 	return s
