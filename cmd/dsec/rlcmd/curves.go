@@ -82,20 +82,22 @@ func (c *curves) draw(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(c.out, 0o755); err != nil {
-		return fmt.Errorf("folder of the curves: %w", err)
-	}
 	if len(c.policies) == 0 {
 		c.policies = []string{""}
 	}
-	var all []learnt
-	var runs []plot.Run
-	for _, policy := range c.policies {
+	cfgs := make([]train.Config, len(c.policies))
+	for i, policy := range c.policies {
 		c.policy = policy
-		cfg, err := c.over(cmd, usual(c.env))
-		if err != nil {
+		if cfgs[i], err = c.over(cmd, usual(c.env)); err != nil {
 			return err
 		}
+	}
+	if err := os.MkdirAll(c.out, 0o755); err != nil {
+		return fmt.Errorf("folder of the curves: %w", err)
+	}
+	var all []learnt
+	var runs []plot.Run
+	for _, cfg := range cfgs {
 		l, of, err := c.learn(cmd.Context(), cfg, maker)
 		if err != nil {
 			return err
