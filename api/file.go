@@ -84,12 +84,53 @@ type FileRequest struct {
 	UID       *uint32 `json:"uid,omitempty"`        // chown
 	GID       *uint32 `json:"gid,omitempty"`        // chown
 	Parents   bool    `json:"parents,omitempty"`    // write, mkdir: make missing directories
-	Recursive bool    `json:"recursive,omitempty"`  // remove: with everything below
+	Recursive bool    `json:"recursive,omitempty"`  // remove, watch: with everything below
 	NoReplace bool    `json:"no_replace,omitempty"` // write, rename: refuse when the new path exists
 	NoFollow  bool    `json:"no_follow,omitempty"`  // stat, chown: of a symlink itself
 	Sync      bool    `json:"sync,omitempty"`       // write: on the disk before the answer
 	Digest    bool    `json:"digest,omitempty"`     // stat: with SHA-256
 }
+
+// What a [FileEvent] tells.
+const (
+	FileReady       = "ready"        // the first event: from here on nothing is missed in silence
+	FileCreated     = "create"       // there is a new file or directory; moved: it came from a place that isn't watched
+	FileModified    = "modify"       // content was written or cut
+	FileClosedWrite = "closed_write" // who had it open for writing has closed it
+	FileAttrib      = "attrib"       // mode, owner, times or the like have changed
+	FileDeleted     = "delete"       // it has gone; moved: to a place that isn't watched
+	FileRenamed     = "rename"       // it was moved from path to to, both watched
+	FileOverflow    = "overflow"     // events were lost: look at the files themselves; the watch goes on
+	FileSkipped     = "skipped"      // a directory isn't watched; reason says why
+	FileGone        = "gone"         // the last event: what is watched was removed, moved away or unmounted
+	FileWatchError  = "error"        // the last event where the watch can't go on: error says why
+)
+
+// FileEvent is what happened to a file that is watched. Paths are absolute and as they were at that time.
+type FileEvent struct {
+	Type        string `json:"type"`                  // ready, create, modify, closed_write, attrib, delete, rename, overflow, skipped, gone or error
+	Path        string `json:"path,omitempty"`        // what isn't UTF-8 in it is replaced
+	PathB64     []byte `json:"path_b64,omitempty"`    // the exact path, where it isn't UTF-8
+	To          string `json:"to,omitempty"`          // rename: the new path
+	ToB64       []byte `json:"to_b64,omitempty"`      // the exact new path, where it isn't UTF-8
+	Dir         bool   `json:"dir,omitempty"`         // it is a directory
+	Moved       bool   `json:"moved,omitempty"`       // create, delete: by being moved
+	Directories int    `json:"directories,omitempty"` // ready: how many are watched
+	Reason      Code   `json:"reason,omitempty"`      // skipped: why
+	Error       *Error `json:"error,omitempty"`       // error: why
+}
+
+// RawPath is the exact path.
+func (e *FileEvent) RawPath() string { return raw(e.Path, e.PathB64) }
+
+// RawTo is the exact new path.
+func (e *FileEvent) RawTo() string { return raw(e.To, e.ToB64) }
+
+// SetPath sets the path from its bytes.
+func (e *FileEvent) SetPath(path string) { e.Path, e.PathB64 = written(path) }
+
+// SetTo sets the new path from its bytes.
+func (e *FileEvent) SetTo(path string) { e.To, e.ToB64 = written(path) }
 
 // Unpacked is what became of a tar stream.
 type Unpacked struct {

@@ -242,6 +242,39 @@ func (f *Files) List(ctx context.Context, name string) iter.Seq2[api.FileInfo, e
 	}
 }
 
+// FileWatchOptions say what is watched. The zero value is a file, or a directory with the files in it.
+type FileWatchOptions struct {
+	Recursive bool // with all directories below, those that come later too
+}
+
+// Watch yields what happens to a file or directory: first [api.FileReady], from when on nothing is missed in silence,
+// last [api.FileGone] when it was removed or moved away. Whoever takes events too slowly meets [api.FileOverflow]. What a
+// new directory held when it was found may be told twice. After an error it yields no more, and it ends with one when the
+// sandbox does.
+func (f *Files) Watch(ctx context.Context, name string, o FileWatchOptions) iter.Seq2[api.FileEvent, error] {
+	return func(yield func(api.FileEvent, error) bool) {
+		out, err := f.output(ctx, "file.watch", api.FileRequest{Path: []byte(name), Recursive: o.Recursive})
+		if err != nil {
+			yield(api.FileEvent{}, err)
+			return
+		}
+		defer out.end()
+		for dec := json.NewDecoder(&out); ; {
+			var e api.FileEvent
+			err := dec.Decode(&e)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err == nil && e.Error != nil {
+				err = e.Error
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // Tar reads a file, or a directory with everything below it, as a tar stream with names relative to it. The caller closes
 // the reader. Sockets and devices are left out.
 func (f *Files) Tar(ctx context.Context, name string) (io.ReadCloser, error) {

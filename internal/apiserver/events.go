@@ -89,7 +89,9 @@ func appendSSE(b, line []byte) []byte {
 	if len(line) == 0 || json.Unmarshal(line, &ev) != nil {
 		return b
 	}
-	b = append(strconv.AppendInt(append(b, "id: "...), ev.Seq, 10), "\nevent: "...)
-	b = append(append(b, ev.Type...), "\ndata: "...)
+	if ev.Seq > 0 { // events of files have none: a watch can't go on where it was
+		b = append(strconv.AppendInt(append(b, "id: "...), ev.Seq, 10), '\n')
+	}
+	b = append(append(append(b, "event: "...), ev.Type...), "\ndata: "...)
 	return append(append(b, line...), "\n\n"...)
 }

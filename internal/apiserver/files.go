@@ -70,14 +70,7 @@ func (s *Server) fileCall(c *call, r *http.Request) (*fileCall, error) {
 		}
 		req.Mode = new(uint32(n))
 	}
-	return f, f.refuseWatch()
-}
-
-func (f *fileCall) refuseWatch() error {
-	if f.q.values.Has("watch") {
-		return api.Errorf(api.CodeNotImplemented, "this build has no watching of files yet")
-	}
-	return nil
+	return f, nil
 }
 
 // id is a user or group id; nil when absent.
@@ -112,14 +105,14 @@ func (f *fileCall) operate(r *http.Request, op string) error {
 	return f.c.raw(http.StatusOK, answer)
 }
 
-// getFile reads, lists, packs, or looks at a file.
+// getFile reads, lists, packs, watches, or looks at a file.
 func (s *Server) getFile(c *call, r *http.Request) error {
 	f, err := s.fileCall(c, r)
 	if err != nil {
 		return err
 	}
-	var list, stat, tar bool
-	for name, to := range map[string]*bool{"list": &list, "stat": &stat, "tar": &tar} {
+	var list, stat, tar, watch bool
+	for name, to := range map[string]*bool{"list": &list, "stat": &stat, "tar": &tar, "watch": &watch} {
 		if *to, err = f.q.flag(name); err != nil {
 			return err
 		}
@@ -127,6 +120,8 @@ func (s *Server) getFile(c *call, r *http.Request) error {
 	switch {
 	case stat || r.Method == http.MethodHead:
 		return f.operate(r, api.FileStat)
+	case watch:
+		return f.watch(r)
 	case list:
 		return f.output(r, "file.list", mediaNDJSON)
 	case tar:
@@ -134,6 +129,19 @@ func (s *Server) getFile(c *call, r *http.Request) error {
 	default:
 		return f.read(r)
 	}
+}
+
+// watch answers with what happens to a file or directory, one event a line, or as server-sent events where asked for.
+func (f *fileCall) watch(r *http.Request) error {
+	body, err := json.Marshal(f.req)
+	if err != nil {
+		return err
+	}
+	as := follower{media: mediaNDJSON, convert: plain, ping: []byte("\n"), patient: true}
+	if accepts(r, mediaSSE) {
+		as.media, as.convert, as.ping = mediaSSE, new(eventLines).convert, []byte(": \n\n")
+	}
+	return f.s.follow(f.c, r, aether.Open{Method: "file.watch", Sandbox: f.id, Body: body, Closed: true}, as)
 }
 
 // output answers with what comes on stdout. What fails before its first byte is a problem.

@@ -23,6 +23,7 @@ type follower struct {
 	media   string
 	convert func(*aether.Frame) ([]byte, error) // what to send for a frame; valid until the next call
 	ping    []byte                              // sent while there is nothing else; nil: nothing
+	patient bool                                // the first frame comes, however long it takes: wait with the answer
 }
 
 // plain sends output as it is.
@@ -44,12 +45,18 @@ func (s *Server) follow(c *call, r *http.Request, o aether.Open, as follower) er
 	defer in.stop()
 
 	var next received
+	var late <-chan time.Time
+	if !as.patient {
+		late = time.After(refusalTime)
+	}
 	select {
 	case next = <-in.c:
 		if next.err != nil && !errors.Is(next.err, io.EOF) {
 			return repeatable(next.err)
 		}
-	case <-time.After(refusalTime):
+	case <-late:
+	case <-r.Context().Done():
+		return nil
 	}
 	out := newLiveAnswer(c, as.media)
 	ping := time.NewTicker(pingTime)

@@ -30,6 +30,8 @@ type box struct {
 	// be another box's right afterwards.
 	pin sync.RWMutex
 
+	ended chan struct{} // closed with the box
+
 	// mu guards what follows.
 	mu       sync.Mutex
 	spec     aether.AddBox
@@ -59,6 +61,7 @@ func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 		reserved: make(map[string]struct{}),
 		sessions: make(map[string]*session),
 		left:     make(map[string]struct{}),
+		ended:    make(chan struct{}),
 	}
 }
 
@@ -133,6 +136,9 @@ func (b *box) sweep() {
 // close forgets everything about the box. Its processes are dead or about to be: the edge removes the sandbox.
 func (b *box) close() {
 	b.mu.Lock()
+	if !b.gone {
+		close(b.ended)
+	}
 	b.gone = true
 	procs := b.procs
 	sessions := b.sessions

@@ -25,11 +25,17 @@ func (p place) With(f func(launch.Box) error) error {
 	return p.b.use(func() error { return f(p.b.Box) })
 }
 
-// serveFile serves the methods about files.
+// Ended is closed when the box has been removed.
+func (p place) Ended() <-chan struct{} { return p.b.ended }
+
+// serveFile serves the methods about files, and ports.
 func (s *Shard) serveFile(ctx context.Context, st *aether.Stream) error {
 	b, err := s.box(st.Open().Sandbox)
 	if err != nil {
 		return err
+	}
+	if st.Open().Method == "port.dial" {
+		return s.ports.Serve(ctx, st, place{b})
 	}
 	return s.files.Serve(ctx, st, place{b})
 }

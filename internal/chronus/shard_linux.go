@@ -16,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
 	"github.com/dsec-io/dsec/internal/chronus/files"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/ports"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
@@ -37,6 +38,7 @@ type Shard struct {
 	dirs     cgroup.Dirs
 	launcher *launch.Launcher
 	files    *files.Server
+	ports    *ports.Server
 	outputs  sync.Pool // *[2][]byte: what short commands have written
 	chunks   sync.Pool // *[]byte
 	sweeps   chan struct{}
@@ -82,7 +84,7 @@ func Main(ctx context.Context, opts Options) error {
 	if s.launcher, err = launch.New(s.dirs); err != nil {
 		return err
 	}
-	s.files = files.New(s.launcher)
+	s.files, s.ports = files.New(s.launcher), ports.New(s.launcher)
 	items, err := store.Items()
 	if err != nil {
 		return err
@@ -147,7 +149,7 @@ func (s *Shard) handle(ctx context.Context, st *aether.Stream) {
 	open := st.Open()
 	var err error
 	switch open.Method {
-	case "file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar":
+	case "file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar", "file.watch", "port.dial":
 		err = s.serveFile(ctx, st)
 	case "exec":
 		err = s.serveExec(ctx, st)

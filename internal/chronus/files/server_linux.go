@@ -15,12 +15,14 @@ import (
 	"github.com/dsec-io/dsec/internal/spawn"
 )
 
-// Place is the sandbox whose files are worked on.
+// Place is the sandbox whose files are worked on. Places of one sandbox are equal.
 type Place interface {
 	// Account finds a user of the sandbox; "" is the sandbox's own.
 	Account(who string) (*account.Account, error)
 	// With runs f while the box's descriptors stay open.
 	With(f func(launch.Box) error) error
+	// Ended is closed when the sandbox has ended.
+	Ended() <-chan struct{}
 }
 
 // Server serves the file methods of a shard.
@@ -29,7 +31,9 @@ type Server struct {
 	scripts  sync.Pool // *spawn.Script
 	probes   probes
 	chunks   sync.Pool     // *[]byte
+	lists    sync.Pool     // *directory, for watches
 	turns    chan struct{} // one for each stream that may hold descriptors
+	watches  watches
 }
 
 const (
@@ -44,6 +48,7 @@ func New(l *launch.Launcher) *Server {
 		scripts:  sync.Pool{New: func() any { return new(spawn.Script) }},
 		chunks:   sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		turns:    make(chan struct{}, maxStreams), // the bound is the point
+		watches:  watches{boxes: make(map[Place]int)},
 	}
 }
 
@@ -55,17 +60,19 @@ type visitor struct {
 	req   api.FileRequest
 }
 
-// Serve serves one stream of the methods file.read, file.write, file.list, file.op, file.tar and file.untar.
+// Serve serves one stream of the methods file.read, file.write, file.list, file.op, file.tar, file.untar and file.watch.
 func (s *Server) Serve(ctx context.Context, st *aether.Stream, p Place) error {
-	select {
-	case s.turns <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-st.Done():
-		return nil // nobody waits any more
-	}
-	defer func() { <-s.turns }()
 	open := st.Open()
+	if open.Method != "file.watch" { // which lasts, and has bounds of its own
+		select {
+		case s.turns <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-st.Done():
+			return nil // nobody waits any more
+		}
+		defer func() { <-s.turns }()
+	}
 	v := &visitor{Server: s, place: p}
 	if err := json.Unmarshal(open.Body, &v.req); err != nil {
 		return api.Errorf(api.CodeInvalid, "%s: %v", open.Method, err)
@@ -88,6 +95,8 @@ func (s *Server) Serve(ctx context.Context, st *aether.Stream, p Place) error {
 		return v.tar(ctx, st)
 	case "file.untar":
 		return v.untar(ctx, st)
+	case "file.watch":
+		return v.watch(ctx, st)
 	}
 	body, err := v.operate(ctx)
 	if err != nil {

@@ -37,13 +37,16 @@ type packer struct {
 // tar sends the file, or the directory with everything below it, as a tar stream. Names are relative to the path.
 func (v *visitor) tar(ctx context.Context, st *aether.Stream) error {
 	p := &packer{v: v, ctx: ctx, w: tar.NewWriter(&outflow{ctx, st})}
-	info, err := v.stat() // follows a link at the end
+	info, err := v.stat() // follows a link at the end, unless told not to
 	if err != nil {
 		return err
 	}
-	if info.Type == api.FileDir {
+	switch info.Type {
+	case api.FileDir:
 		err = p.tree(&info)
-	} else {
+	case api.FileLink:
+		err = p.w.WriteHeader(header(&info, info.RawName()))
+	default:
 		var fd int
 		if fd, _, err = v.openRegular(); err == nil {
 			err = p.file(&info, info.RawName(), fd)
