@@ -16,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/rl/env"
 	"github.com/dsec-io/dsec/rl/env/envcheck"
 	"github.com/dsec-io/dsec/rl/train"
+	"github.com/dsec-io/dsec/rl/train/plot"
 	"github.com/dsec-io/dsec/rl/vec"
 	"github.com/dsec-io/dsec/test/testbed"
 )
@@ -353,32 +354,66 @@ func TestNoSandboxAtAll(t *testing.T) {
 	}
 }
 
-// TestLearns trains on real sandboxes; with DSEC_LONG until hardly an order is misunderstood.
-func TestLearns(t *testing.T) {
-	p := newPool(t, testbed.Shared(t), 16)
-	cfg := train.Config{
-		Seed: 1, Steps: 768, Envs: 16, Horizon: 8, CheckpointEvery: 1000, Net: train.Net{Hidden: []int{32}, Activation: "tanh"},
+func learnConfig(seed uint64, steps int64) train.Config {
+	return train.Config{
+		Seed: seed, Steps: steps, Envs: 16, Horizon: 8, CheckpointEvery: 1000, Net: train.Net{Hidden: []int{32}, Activation: "tanh"},
 		Learn: train.Learn{Rate: 0.01, Minibatch: 64, Epochs: 4, Gamma: 0.5, Anneal: "none"},
 	}
-	want := 0.25
-	if os.Getenv("DSEC_LONG") != "" {
-		cfg.Steps, want = 4096, 0.95
-	}
-	var last, count float64
+}
+
+// learn trains on real sandboxes, and returns the share of orders that were done, update by update.
+func learn(t *testing.T, p *Pool, cfg train.Config) []plot.Point {
+	t.Helper()
+	var points []plot.Point
 	_, err := train.Run(t.Context(), cfg, Maker(p, Orders{}, Config{}), train.Hooks{Update: func(u train.Progress) error {
 		if u.Update%4 == 0 || u.Update == u.Updates {
 			t.Logf("%d steps: %.3f of the orders done, %.0f steps/s", u.Steps, u.Episodes.Score, u.SPS)
 		}
-		if u.Update > u.Updates-4 {
-			last += u.Episodes.Score * float64(u.Episodes.Episodes)
-			count += float64(u.Episodes.Episodes)
-		}
+		points = append(points, plot.Point{X: float64(u.Steps), Y: u.Episodes.Score})
 		return nil
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := last / count; got < want {
+	return points
+}
+
+// late is the mean of the last few updates: each has the same number of episodes.
+func late(points []plot.Point) float64 {
+	sum, last := 0.0, points[len(points)-4:]
+	for _, p := range last {
+		sum += p.Y / float64(len(last))
+	}
+	return sum
+}
+
+// TestLearns trains on real sandboxes; with DSEC_LONG until hardly an order is misunderstood.
+func TestLearns(t *testing.T) {
+	p := newPool(t, testbed.Shared(t), 16)
+	cfg, want := learnConfig(1, 768), 0.25
+	if os.Getenv("DSEC_LONG") != "" {
+		cfg.Steps, want = 4096, 0.95
+	}
+	if got := late(learn(t, p, cfg)); got < want {
 		t.Errorf("at its end %.3f of the orders are done, want %.2f (0.167 by chance)", got, want)
 	}
+}
+
+// TestCurves draws learning curves of five seeds to the folder DSEC_CURVES, as SVG, PNG and TSV. It does nothing without.
+func TestCurves(t *testing.T) {
+	folder := os.Getenv("DSEC_CURVES")
+	if folder == "" {
+		return
+	}
+	p := newPool(t, testbed.Shared(t), 16)
+	var runs []plot.Run
+	var ends []float64
+	for seed := range uint64(5) {
+		points := learn(t, p, learnConfig(seed, 2048))
+		runs, ends = append(runs, plot.Run{Curve: "mlp 32", Seed: seed, Points: points}), append(ends, late(points))
+	}
+	if err := plot.Write(folder, "orders", "orders done", runs); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("at their ends: %.3f of the orders done", ends)
 }
