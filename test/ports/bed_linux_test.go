@@ -35,7 +35,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "server")
 	cmd := exec.Command("go", "build", "-o", path, "./server")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -74,6 +74,11 @@ func TestCase83PortProxyIsTransparent(t *testing.T) {
 			t.Errorf("what was sent and came back differs")
 		}
 	})
+}
+
+// TestCase83PortProxyStreams: bodies flow while they are made, and every end is told as it was.
+func TestCase83PortProxyStreams(t *testing.T) {
+	p := start(t, testbed.Shared(t), "")
 	t.Run("events-at-once", func(t *testing.T) {
 		body, more := io.Pipe()
 		lines := bufio.NewReader(p.ask(t, "POST", p.path(8080, "/sse"), body).Body)

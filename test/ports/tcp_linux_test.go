@@ -12,11 +12,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/test/testbed"
@@ -373,7 +376,7 @@ func (neverEnding) Read([]byte) (int, error) {
 func TestShardDies(t *testing.T) {
 	p := start(t, testbed.Start(t, testbed.Options{}), "alive")
 	c := p.dial(t, 7001)
-	if err := syscall.Kill(p.shard(t), syscall.SIGKILL); err != nil {
+	if err := unix.Kill(p.shard(t), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Read(make([]byte, 1)); codeOf(err) != api.CodeUnavailable {
@@ -385,4 +388,41 @@ func TestShardDies(t *testing.T) {
 		c, err := p.Dial(ctx, 7006)
 		return err == nil && text(t, c) == "alive"
 	})
+}
+
+// TestNobodyIsNotOneself: where the kernel picks the very port that is dialled for our end, TCP would connect the socket
+// with itself, and a port where nobody listens would echo.
+func TestNobodyIsNotOneself(t *testing.T) {
+	p := start(t, testbed.Shared(t), "")
+	pid := 0
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		found, _ := filepath.Glob(filepath.Join(root, "dsec-"+p.node.Instance(), "shard-*", p.ID(), "*", "cgroup.procs"))
+		for _, name := range found {
+			raw, _ := os.ReadFile(name)
+			_, _ = fmt.Sscan(string(raw), &pid)
+		}
+	}
+	set := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread stays in the sandbox's network, and ends with this function
+		set <- func() error {
+			fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = unix.Close(fd) }()
+			if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40000"), 0)
+		}()
+	}()
+	if err := <-set; err != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	for range 3 {
+		if _, err := p.Dial(t.Context(), 40000); codeOf(err) != api.CodePortUnreachable {
+			t.Errorf("Dial() = %v", err)
+		}
+	}
 }

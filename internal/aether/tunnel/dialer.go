@@ -26,10 +26,13 @@ type Dialer struct {
 	// mu guards what follows.
 	mu     sync.Mutex
 	closed bool
-	stop   context.CancelFunc
+	stop   context.CancelCauseFunc
 	ctx    context.Context //nolint:containedctx // of what outlives its connection's owner
 	wg     sync.WaitGroup
 }
+
+// errGrace gives up a delivery.
+var errGrace = errors.New("the dialer is closed")
 
 // Open opens a stream: a client to its server, a server to its edge.
 type Open func(ctx context.Context, o aether.Open) (*aether.Stream, error)
@@ -72,10 +75,10 @@ func (d *Dialer) Close(grace time.Duration) {
 	if stop == nil {
 		return
 	}
-	timer := time.AfterFunc(grace, stop)
+	timer := time.AfterFunc(grace, func() { stop(errGrace) })
 	d.wg.Wait()
 	timer.Stop()
-	stop()
+	stop(errGrace)
 }
 
 // linger sees a closed connection's stream through to its end: until the other side has ended it too, everything may still
@@ -88,7 +91,7 @@ func (d *Dialer) linger(st *aether.Stream) {
 		return
 	}
 	if d.stop == nil {
-		d.ctx, d.stop = context.WithCancel(context.Background())
+		d.ctx, d.stop = context.WithCancelCause(context.Background())
 	}
 	ctx := d.ctx
 	d.wg.Go(func() {

@@ -68,7 +68,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, q Request) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() // it never fails
+	defer func() { _ = conn.Close() }() // it never fails
 	x := &exchange{
 		proxy: p, target: q.Target, port: port, inside: net.JoinHostPort("localhost", strconv.Itoa(port)), outside: r.Host, id: q.RequestID, trailer: r.Trailer,
 	}

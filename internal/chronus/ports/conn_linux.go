@@ -224,6 +224,11 @@ func (c *conn) fromPort(ctx context.Context, f *os.File) {
 	c.cancel(errOver)
 }
 
+// rawConn is the part of a syscall.RawConn that reads.
+type rawConn interface {
+	Read(f func(fd uintptr) bool) error
+}
+
 // read waits for data without holding a buffer, then reads it into one.
 func (c *conn) read(raw rawConn) (n int, buf *[]byte, err error) {
 	waited := raw.Read(func(fd uintptr) bool {
@@ -249,9 +254,6 @@ func (c *conn) read(raw rawConn) (n int, buf *[]byte, err error) {
 	}
 	return max(n, 0), buf, err
 }
-
-// rawConn is the part of a syscall.RawConn that reads.
-type rawConn interface{ Read(f func(fd uintptr) bool) error }
 
 // fault ends the client's stream with an error that comes after all data.
 func (c *conn) fault(ctx context.Context, e *api.Error) {
