@@ -39,6 +39,7 @@ type Client struct {
 	http      *http.Client
 	transport *http.Transport // the one we made; nil when the caller brought a client
 	userAgent string
+	project   string // to act in; "": the token's own
 	link      *link
 	dialer    tunnel.Dialer // of ports
 }
@@ -51,6 +52,7 @@ type options struct {
 	getenv    func(string) string
 	client    *http.Client
 	userAgent string
+	project   string
 }
 
 // WithEndpoint names the API server (http://HOST:PORT) and the token to show it.
@@ -96,7 +98,7 @@ func New(opts ...Option) (*Client, error) {
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
 		return nil, api.FieldError(api.CodeInvalid, "endpoint", "write http://HOST:PORT", "%q is not the address of an API server", o.settings.Endpoint)
 	}
-	c := &Client{settings: o.settings, base: base, http: o.client, userAgent: o.userAgent}
+	c := &Client{settings: o.settings, base: base, http: o.client, userAgent: o.userAgent, project: o.project}
 	if c.http == nil {
 		c.transport = newTransport()
 		c.http = &http.Client{Transport: c.transport, CheckRedirect: refuseRedirect}
@@ -177,20 +179,24 @@ func (c *Client) call(ctx context.Context, method, path string, body, out any) e
 // send makes one request and gives back the response of a success; anything else is an error. A try whose failure
 // proves that the server did nothing is followed by another.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	pause := firstPause
-	for try := 1; ; try++ {
-		resp, err := c.sendOnce(ctx, method, path, body)
-		if err == nil || try == sendTries || !nothingRan(err, method) {
-			return resp, err
-		}
-		if err := rest(ctx, waitFor(err, pause)); err != nil {
+	t := tries{method: method}
+	for {
+		req, err := c.request(ctx, method, path, body)
+		if err != nil {
 			return nil, err
 		}
-		pause *= 2
+		resp, err := c.do(req)
+		if err == nil {
+			return resp, nil
+		}
+		if err := t.again(ctx, err); err != nil {
+			return nil, err
+		}
 	}
 }
 
-func (c *Client) sendOnce(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+// request makes a request with a JSON body; nil: none.
+func (c *Client) request(ctx context.Context, method, path string, body []byte) (*http.Request, error) {
 	var r io.Reader
 	if body != nil {
 		r = bytes.NewReader(body)
@@ -204,9 +210,14 @@ func (c *Client) sendOnce(ctx context.Context, method, path string, body []byte)
 		req.Header.Set("Content-Type", "application/json")
 		req.GetBody = nil // a POST is never repeated by the transport on its own
 	}
+	return req, nil
+}
+
+// do sends a request once.
+func (c *Client) do(req *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.broken(ctx, method, path, err)
+		return nil, c.broken(req.Context(), req.Method, req.URL.RequestURI(), err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer resp.Body.Close() // only read from
@@ -219,6 +230,9 @@ func (c *Client) sign(req *http.Request) {
 	req.Header.Set("User-Agent", c.userAgent)
 	if c.settings.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.settings.Token)
+	}
+	if c.project != "" {
+		req.Header.Set(api.HeaderProject, c.project)
 	}
 }
 

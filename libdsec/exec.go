@@ -35,6 +35,10 @@ type Cmd struct {
 	// MaxOutput is how many bytes of each output are kept, the first and the last half; more is counted and dropped
 	// where it's produced. 0 means [DefaultMaxOutput] for Exec and no limit for Start.
 	MaxOutput int64
+	// Key is an idempotency key (see [NewKey]): the command runs once, however often it is sent under it, and an answer that
+	// is lost is asked for again. A command under a key goes on for a minute when its caller is gone, unless the caller's
+	// context ended. Its input, of at most 16 MiB, is sent whole before it starts. "" means none.
+	Key string
 }
 
 // Result is how a command ended, and what it printed.
@@ -52,13 +56,16 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 	if start.MaxOutput == 0 {
 		start.MaxOutput = DefaultMaxOutput
 	}
+	if cmd.Key != "" {
+		return s.execKeyed(ctx, cmd, start)
+	}
 	var stdin *source
 	if cmd.Stdin != nil {
 		stdin = &source{r: cmd.Stdin}
 	}
 	pause := firstPause
 	for try := 1; ; try++ {
-		started, res, err := s.execOnce(ctx, start, stdin)
+		started, res, err := s.execOnce(ctx, s.openExec(start, ""), stdin)
 		if err == nil || started || try == sendTries || isUnsent(err) || !nothingRan(err, http.MethodPost) {
 			return res, err
 		}
@@ -70,8 +77,8 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 }
 
 // execOnce runs the command once.
-func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin *source) (started bool, _ *Result, _ error) {
-	stream, err := s.client.open(ctx, s.openExec(start))
+func (s *Sandbox) execOnce(ctx context.Context, o aether.Open, stdin *source) (started bool, _ *Result, _ error) {
+	stream, err := s.client.open(ctx, o)
 	if err != nil {
 		return false, nil, err
 	}
@@ -88,6 +95,9 @@ func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin *s
 		f, err := stream.Recv(ctx)
 		if err != nil {
 			err = s.client.streamError(ctx, err)
+			if o.Key != "" && context.Cause(ctx) != nil {
+				killed(ctx, stream)
+			}
 			if !started {
 				return false, nil, err
 			}
@@ -114,10 +124,11 @@ func (s *Sandbox) execOnce(ctx context.Context, start aether.ExecStart, stdin *s
 // source is a caller's stdin. Its first piece is kept until the command has started, and nothing more is read before:
 // so a try that started nothing can be followed by another, and a short input needs no round trip.
 type source struct {
-	r    io.Reader
-	once sync.Once
-	head []byte
-	err  error // what came with the head
+	r     io.Reader
+	whole bool // all of it can be sent before the command has started
+	once  sync.Once
+	head  []byte
+	err   error // what came with the head
 }
 
 func (s *source) first() ([]byte, error) {
@@ -146,10 +157,12 @@ func (s *source) pump(ctx context.Context, cancel context.CancelCauseFunc, strea
 			cancel(fmt.Errorf("read stdin: %w", err)) // half an input must not look like all of it
 			return
 		}
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return
+		if !s.whole {
+			select {
+			case <-running:
+			case <-ctx.Done():
+				return
+			}
 		}
 		if buf == nil {
 			buf = make([]byte, stdinChunk) // the head stays as it is
@@ -160,8 +173,8 @@ func (s *source) pump(ctx context.Context, cancel context.CancelCauseFunc, strea
 	}
 }
 
-func (s *Sandbox) openExec(start aether.ExecStart) aether.Open {
-	return aether.Open{Method: "exec", Sandbox: s.id, Body: start.AppendTo(nil)}
+func (s *Sandbox) openExec(start aether.ExecStart, key string) aether.Open {
+	return aether.Open{Method: "exec", Sandbox: s.id, Key: key, Body: start.AppendTo(nil)}
 }
 
 // message is the command in the wire's terms.

@@ -180,6 +180,9 @@ func (c *Client) openOnce(ctx context.Context, o aether.Open) (*aether.Stream, e
 	if err != nil {
 		return nil, err
 	}
+	if o.Key != "" && conn.Peer().Features&aether.FeatureKeys == 0 {
+		return nil, api.FieldError(api.CodeUnsupportedConstraint, headerKey, "use a newer server", "this server would run a repeated request again")
+	}
 	s, err := conn.Open(ctx, o)
 	switch {
 	case err == nil:

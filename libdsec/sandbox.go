@@ -21,10 +21,16 @@ type Sandbox struct {
 	info api.Sandbox
 }
 
-// Create makes a sandbox and returns when it answers commands.
-func (c *Client) Create(ctx context.Context, spec api.Spec) (*Sandbox, error) {
+// Create makes a sandbox and returns when it answers commands. It is sent under an idempotency key, so that a lost answer
+// can be asked for again: there is one sandbox, however often it was sent. A create that fails, and one whose ctx ends, may
+// be found by the key alone: [WithKey] gives it one that the caller knows.
+func (c *Client) Create(ctx context.Context, spec api.Spec, opts ...RequestOption) (*Sandbox, error) {
+	r := request{key: NewKey()}
+	for _, opt := range opts {
+		opt(&r)
+	}
 	var info api.Sandbox
-	if err := c.call(ctx, http.MethodPost, "/v1/sandboxes", spec, &info); err != nil {
+	if err := c.keyed(ctx, "/v1/sandboxes", r.key, spec, &info); err != nil {
 		return nil, err
 	}
 	return c.handle(info), nil

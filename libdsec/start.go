@@ -20,6 +20,9 @@ func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process,
 	if cmd.Stdin != nil && o.StdinPipe {
 		return nil, api.FieldError(api.CodeInvalid, "stdin", "", "a process has either a reader or a pipe as its stdin")
 	}
+	if cmd.Stdin != nil && cmd.Key != "" {
+		return nil, api.FieldError(api.CodeUnsupportedConstraint, "stdin", "use a pipe", "a process under a key can't be given a reader: a repeat couldn't tell how far it was read")
+	}
 	m := cmd.message()
 	m.Stdin = m.Stdin || o.StdinPipe
 	m.ID = "p" + strings.ToLower(rand.Text()[:processRandom])
@@ -28,7 +31,15 @@ func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process,
 		m.TTY, m.Rows, m.Cols = true, uint32(o.TTY.Rows), uint32(o.TTY.Cols)
 	}
 	p := &Process{sandbox: s, handlers: o.Handlers, detach: o.Detach, tty: m.TTY, id: m.ID}
-	stream, began, err := s.startStream(ctx, m, p.openAttach(position{}, m.Stdin, false))
+	start := func() (*aether.Stream, aether.Started, error) {
+		return s.startStream(ctx, m, p.openAttach(position{}, m.Stdin, false))
+	}
+	if cmd.Key != "" {
+		start = func() (*aether.Stream, aether.Started, error) {
+			return s.startKeyed(ctx, s.openExec(m, cmd.Key), m.Stdin)
+		}
+	}
+	stream, began, err := start()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +59,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd Cmd, o StartOptions) (*Process,
 func (s *Sandbox) startStream(ctx context.Context, m aether.ExecStart, at aether.Open) (*aether.Stream, aether.Started, error) {
 	pause := firstPause
 	for try := 1; ; try++ {
-		stream, began, err := s.begin(ctx, s.openExec(m))
+		stream, began, err := s.begin(ctx, s.openExec(m, ""))
 		switch {
 		case err == nil:
 			return stream, began, nil
@@ -72,22 +83,32 @@ func (s *Sandbox) startStream(ctx context.Context, m aether.ExecStart, at aether
 
 // begin opens a stream and takes its first message, which says that a process is at the other end.
 func (s *Sandbox) begin(ctx context.Context, o aether.Open) (*aether.Stream, aether.Started, error) {
-	var began aether.Started
+	stream, began, _, err := s.beginOnce(ctx, o)
+	return stream, began, err
+}
+
+// beginOnce also tells whether the process was started by an earlier request with the same key.
+func (s *Sandbox) beginOnce(ctx context.Context, o aether.Open) (_ *aether.Stream, began aether.Started, replayed bool, _ error) {
 	stream, err := s.client.open(ctx, o)
 	if err != nil {
-		return nil, began, err
+		return nil, began, false, err
 	}
 	f, err := stream.Recv(ctx)
+	if err == nil && f.Channel == aether.Message && f.Type == aether.MsgReplayed {
+		replayed = true
+		f.Release()
+		f, err = stream.Recv(ctx)
+	}
 	if err != nil {
 		stream.Reset(nil)
-		return nil, began, s.client.streamError(ctx, err)
+		return nil, began, replayed, s.client.streamError(ctx, err)
 	}
 	defer f.Release()
 	if f.Channel != aether.Message || f.Type != aether.MsgStarted || began.Unmarshal(f.Data) != nil {
 		stream.Reset(nil)
-		return nil, began, api.Errorf(api.CodeInternal, "the server didn't say that the process started")
+		return nil, began, replayed, api.Errorf(api.CodeInternal, "the server didn't say that the process started")
 	}
-	return stream, began, nil
+	return stream, began, replayed, nil
 }
 
 // Attach connects to a process that was started before, running or ended, and gives its output from the wanted offsets

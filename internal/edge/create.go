@@ -32,6 +32,23 @@ func (e *Edge) tryCreate(ctx context.Context, project, id string, want api.Spec)
 	if project == "" {
 		return nil, api.Errorf(api.CodeUnauthenticated, "the stream names no project")
 	}
+	sb, err := e.admit(ctx, project, id, want)
+	if err != nil {
+		e.drop(id)
+		return nil, err
+	}
+	if err := e.build(ctx, sb); err != nil {
+		// The caller is told once nothing is left of it.
+		e.undo(sb)
+		e.log.Info("create failed", sb.attr(), slog.String("project", project), slog.Any("err", err))
+		return nil, createError(err)
+	}
+	e.log.Info("sandbox runs", sb.attr(), slog.String("project", project), slog.String("image", sb.rec.Spec.Image))
+	return sb, nil
+}
+
+// admit refuses a sandbox, or reserves what it needs and makes it known.
+func (e *Edge) admit(ctx context.Context, project, id string, want api.Spec) (*sandbox, error) {
 	rec, err := e.plan(ctx, project, want)
 	if err != nil {
 		return nil, err
@@ -48,13 +65,6 @@ func (e *Edge) tryCreate(ctx context.Context, project, id string, want api.Spec)
 		e.ledger.release(rec.ID)
 		return nil, err
 	}
-	if err := e.build(ctx, sb); err != nil {
-		// The caller is told once nothing is left of it.
-		e.undo(sb)
-		e.log.Info("create failed", sb.attr(), slog.String("project", project), slog.Any("err", err))
-		return nil, createError(err)
-	}
-	e.log.Info("sandbox runs", sb.attr(), slog.String("project", project), slog.String("image", rec.Spec.Image))
 	return sb, nil
 }
 

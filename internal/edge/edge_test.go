@@ -99,7 +99,7 @@ func TestForeignAndUnknownAreTheSame(t *testing.T) {
 		if strings.HasPrefix(method, "image.") {
 			continue // about no sandbox
 		}
-		unknown := newID(0)
+		unknown := NewID(0)
 		texts := []string{ask("p", unknown, method), ask("q", unknown, method), ask("q", sb.ID, method), ask("", sb.ID, method)}
 		if slices.Sort(texts); texts[0] != texts[3] {
 			t.Errorf("%s tells foreign from unknown: %q", method, texts)

@@ -198,6 +198,8 @@ type transcript struct {
 	exited  *aether.Exited
 	stdout  []byte
 	err     error // how the stream ended, nil for its graceful end
+
+	replayed bool
 }
 
 func (n *node) exec(project, id string, x aether.ExecStart, stdin []byte) transcript {
@@ -235,6 +237,8 @@ func (n *node) read(s *aether.Stream) transcript {
 			tr.stdout = append(tr.stdout, f.Data...)
 		case f.Channel == aether.Message && f.Type == aether.MsgStarted:
 			err = tr.started.Unmarshal(f.Data)
+		case f.Channel == aether.Message && f.Type == aether.MsgReplayed:
+			tr.replayed = true
 		case f.Channel == aether.Message && f.Type == aether.MsgExited:
 			tr.exited = &aether.Exited{}
 			err = tr.exited.Unmarshal(f.Data)

@@ -134,8 +134,8 @@ func randomText(n int) string {
 // idRandom characters of five bits make 85 random bits.
 const idRandom = 17
 
-// newID makes the id of a sandbox: "s", four characters of the edge's home number, and random ones.
-func newID(home uint32) string {
+// NewID makes the id of a sandbox: "s", four characters of the edge's home number, and random ones.
+func NewID(home uint32) string {
 	b := []byte("s")
 	for shift := 15; shift >= 0; shift -= 5 {
 		b = append(b, base32[home>>shift&31])

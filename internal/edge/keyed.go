@@ -25,12 +25,7 @@ func (e *Edge) openKeys() error {
 	}
 	e.keyed = &idem.Server{
 		Keys: keys, Maker: maker{e}, Life: e.life, Go: e.goTask, Dial: e.dialSelf,
-		NewID: func(what string) string {
-			if what == "sandbox" {
-				return newID(e.cfg.Home)
-			}
-			return "p" + randomText(processRandom)
-		},
+		NewID: func() string { return "p" + randomText(processRandom) },
 	}
 	return keys.Settle(func(id string) bool {
 		sb := e.boxes[id]
@@ -57,6 +52,18 @@ func (e *Edge) closeKeys() error {
 // maker makes sandboxes for requests with a key.
 type maker struct{ e *Edge }
 
+// Pick implements [idem.Maker].
+func (m maker) Pick(ctx context.Context, project string, body []byte) string {
+	want, err := api.Decode[api.Spec](body)
+	if err != nil {
+		return NewID(m.e.cfg.Home) // Make says what is wrong
+	}
+	return m.e.pick(ctx, project, want)
+}
+
+// Drop implements [idem.Maker].
+func (m maker) Drop(id string) { m.e.drop(id) }
+
 // Make implements [idem.Maker].
 func (m maker) Make(ctx context.Context, project, id string, body []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, keyedCreate, api.Errorf(api.CodeTimeout, "the sandbox wasn't ready within %v", keyedCreate))
@@ -64,6 +71,15 @@ func (m maker) Make(ctx context.Context, project, id string, body []byte) error 
 	want, err := api.Decode[api.Spec](body)
 	if err == nil {
 		_, err = m.e.create(ctx, project, id, want)
+	}
+	return err
+}
+
+// Unmake implements [idem.Maker].
+func (m maker) Unmake(ctx context.Context, project, id string) error {
+	sb, err := m.e.find(project, id)
+	if err == nil {
+		_, err = m.e.stop(ctx, sb, "nobody waited for the answer to its creation")
 	}
 	return err
 }

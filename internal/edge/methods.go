@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/idem"
 )
 
 func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open) error {
@@ -16,11 +17,15 @@ func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open)
 	if err != nil {
 		return err
 	}
-	sb, err := e.create(ctx, o.Project, newID(e.cfg.Home), want)
+	sb, err := e.create(ctx, o.Project, e.pick(ctx, o.Project, want), want)
 	if err != nil {
 		return err
 	}
-	if err := reply(ctx, s, sb.view()); err != nil {
+	err = reply(ctx, s, sb.view())
+	if err == nil && !o.Closed {
+		err = idem.Confirmed(ctx, s)
+	}
+	if err != nil {
 		// Nobody knows the id, so nobody would ever stop it.
 		_, serr := e.stop(context.WithoutCancel(ctx), sb, "its creator went away before the answer")
 		return errors.Join(err, serr)

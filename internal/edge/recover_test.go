@@ -107,12 +107,12 @@ func crashLife(dir string, files files) error {
 		return err
 	}
 	answered := func(words ...any) { fmt.Println(words...) }
-	a, err := e.create(ctx, "p", newID(0), api.Spec{Image: "busybox"})
+	a, err := e.create(ctx, "p", NewID(0), api.Spec{Image: "busybox"})
 	if err != nil {
 		return err
 	}
 	answered("running", a.id)
-	b, err := e.create(ctx, "p", newID(0), api.Spec{Image: "busybox", Command: []string{"say", "x"}})
+	b, err := e.create(ctx, "p", NewID(0), api.Spec{Image: "busybox", Command: []string{"say", "x"}})
 	if err != nil {
 		return err
 	}

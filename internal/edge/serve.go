@@ -69,7 +69,7 @@ func (e *Edge) Run(ctx context.Context) error {
 
 func (e *Edge) serveConn(ctx context.Context, c net.Conn, handlers map[string]handler) {
 	conn, err := aether.Server(c, aether.Options{
-		Name: "edge", MaxData: aether.MaxDataAether, MaxStreams: 65_536,
+		Name: "edge", MaxData: aether.MaxDataAether, MaxStreams: 65_536, Features: aether.FeatureKeys,
 		Panic: func(v any, stack []byte) {
 			e.log.Error("a handler panicked", slog.Any("panic", v), slog.String("stack", string(stack)))
 		},

@@ -20,18 +20,15 @@ func (v *Server) command(ctx context.Context, s *aether.Stream, o aether.Open, x
 	if err != nil {
 		return err
 	}
-	if !ours {
-		if err := r.load(); err != nil {
-			return err
-		}
-		return v.give(ctx, s, r, false)
+	// The first caller follows from the start, so that nothing of an answer that isn't kept is dropped before it comes.
+	me := r.join()
+	defer r.leave(me)
+	if ours {
+		v.start(r, func(ctx context.Context) { v.carryOut(ctx, r, o, input) }) //nolint:contextcheck // it outlives its caller
+	} else if err := r.load(); err != nil {
+		return err
 	}
-	// From the start there is one who follows, so that nothing of an answer that isn't kept is dropped before its caller
-	// comes.
-	first := r.join()
-	defer r.leave(first)
-	v.start(r, func(ctx context.Context) { v.carryOut(ctx, r, o, input) }) //nolint:contextcheck // it outlives its caller
-	return v.give(ctx, s, r, true)
+	return give(ctx, s, following{r, me, ours})
 }
 
 // collect takes a command's whole input.
@@ -102,7 +99,7 @@ func (v *Server) carryOut(ctx context.Context, r *Run, o aether.Open, input []by
 // process starts a process that outlives its request, once. What its callers then see comes from the process's own
 // journal; the first one has its input.
 func (v *Server) process(ctx context.Context, s *aether.Stream, o aether.Open, x *aether.ExecStart) error {
-	want := call{project: o.Project, key: o.Key, kind: kindProcess, ref: v.NewID("process")}
+	want := call{project: o.Project, key: o.Key, kind: kindProcess, ref: v.NewID()}
 	want.digest = digestOf(&o, x.AppendTo(nil), nil)
 	r, ours, err := v.Keys.claim(want)
 	if err != nil {

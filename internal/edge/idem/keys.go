@@ -321,7 +321,10 @@ func (k *Keys) end(r *Run, how ending) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := r.entry
-	e.state, e.run = how.to, nil
+	e.state = how.to
+	if how.to != stateDone || e.kind != kindCreate {
+		e.run = nil // a sandbox is still taken back if nobody gets to know of it
+	}
 	if size > 0 {
 		k.keepResultLocked(r.id, e, size, crc)
 	}
@@ -332,6 +335,18 @@ func (k *Keys) end(r *Run, how ending) {
 		k.dropLocked(r.id, e)
 	}
 	r.endLocked(how.to, how.told, how.last...)
+}
+
+// told says that a caller knows what a run has made: it stays.
+func (k *Keys) told(r *Run) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == stateDone {
+		r.entry.run = nil
+		r.forgetLocked()
+	}
 }
 
 // keepResultLocked counts a result, for which older ones have to go where there is no room.
@@ -413,6 +428,19 @@ func (k *Keys) Sweep() {
 	for project := range k.shares {
 		k.expireLocked(project, now)
 	}
+}
+
+// UnderWay counts the requests that are being carried out, or whose answer nobody has taken yet, and who waits for them.
+func (k *Keys) UnderWay() (runs, callers int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range k.table {
+		if e.run != nil {
+			runs++
+			callers += e.run.followers()
+		}
+	}
+	return runs, callers
 }
 
 // Close closes the journal. No run may be under way.

@@ -81,7 +81,7 @@ type Run struct {
 	lossy   bool
 	readers map[*reader]bool
 	changed chan struct{} // closed at every change
-	stop    func()        // ends the work; nil: it can't be ended
+	stop    func()        // ends the work, and takes back what it made if nobody has been told; nil: it can't be ended
 	idle    *time.Timer   // until stop, while nobody follows
 	inner   *aether.Stream
 }
@@ -105,11 +105,26 @@ func (r *Run) endLocked(to state, told error, last ...Frame) {
 	r.keys.held.Add(-int64(r.held))
 	r.held = 0
 	r.frames = append(r.frames, last...)
-	r.state, r.err, r.stop, r.inner = to, told, nil, nil
+	r.state, r.err, r.inner = to, told, nil
+	if !r.untold() {
+		r.forgetLocked()
+	}
+	r.idleLocked()
+	r.changeLocked()
+}
+
+// untold tells whether the run has made a sandbox that nobody knows of yet. The caller holds r.mu.
+func (r *Run) untold() bool {
+	return r.entry.kind == kindCreate && r.state == stateDone && r.stop != nil
+}
+
+// forgetLocked says that the run isn't ended any more when nobody follows it.
+func (r *Run) forgetLocked() {
+	r.stop = nil
 	if r.idle != nil {
 		r.idle.Stop()
+		r.idle = nil
 	}
-	r.changeLocked()
 }
 
 // put adds a frame to the answer. An answer that is too large to be kept is only passed on: then put waits for those who
@@ -192,6 +207,7 @@ func (r *Run) load() error {
 func (r *Run) work(inner *aether.Stream, stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.forgetLocked()
 	r.inner, r.stop = inner, stop
 	r.idleLocked()
 }
@@ -219,6 +235,12 @@ func (r *Run) join() *reader {
 	return v
 }
 
+func (r *Run) followers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.readers)
+}
+
 func (r *Run) leave(v *reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,9 +251,21 @@ func (r *Run) leave(v *reader) {
 
 // idleLocked ends the work in a while unless somebody comes to follow it.
 func (r *Run) idleLocked() {
-	if len(r.readers) == 0 && r.stop != nil && r.state == stateBegun && r.idle == nil {
+	if len(r.readers) == 0 && r.stop != nil && r.idle == nil {
 		r.idle = time.AfterFunc(r.keys.limits.Grace, r.stop)
 	}
+}
+
+// reopen makes those who come wait again, unless somebody follows or was told.
+func (r *Run) reopen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.readers) > 0 || !r.untold() {
+		return false
+	}
+	r.state = stateBegun
+	r.forgetLocked()
+	return true
 }
 
 // follow hands the answer to a caller as it comes, and returns at its end.
@@ -268,9 +302,4 @@ func (r *Run) follow(ctx context.Context, v *reader, give func(Frame) error) err
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// wait returns at the end of the run.
-func (r *Run) wait(ctx context.Context) error {
-	return r.follow(ctx, &reader{}, func(Frame) error { return nil })
 }

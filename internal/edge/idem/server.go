@@ -22,9 +22,14 @@ const (
 
 // Maker makes sandboxes.
 type Maker interface {
+	// Pick returns the id for a sandbox that is going to be made. What it reserves Make uses and Drop gives back.
+	Pick(ctx context.Context, project string, spec []byte) string
+	Drop(id string)
 	// Make makes a sandbox of the project with the given id from the JSON of its spec. An error means that nothing of it
 	// is left.
 	Make(ctx context.Context, project, id string, spec []byte) error
+	// Unmake ends such a sandbox again.
+	Unmake(ctx context.Context, project, id string) error
 	// Made is the JSON with which its creation was answered, whatever happened to it since.
 	Made(project, id string) ([]byte, error)
 }
@@ -36,7 +41,7 @@ type Server struct {
 	Life  context.Context                             //nolint:containedctx // what runs under a key ends with it, and not with its callers
 	Go    func(f func()) bool                         // runs f in a goroutine; not once Life is over
 	Dial  func(context.Context) (*aether.Conn, error) // connects to the edge that this serves, as any client does
-	NewID func(what string) string                    // an id for a "sandbox" or a "process"
+	NewID func() string                               // an id for a process
 
 	mu   sync.Mutex // guards conn; held while dialling
 	conn *aether.Conn
@@ -97,39 +102,6 @@ func digestOf(o *aether.Open, body, input []byte) digest {
 		_, _ = h.Write(part)
 	}
 	return digest(h.Sum(nil)[:len(digest{})])
-}
-
-// create makes a sandbox, once. The answer is told from the sandbox, by the first caller as by all others.
-func (v *Server) create(ctx context.Context, s *aether.Stream, o aether.Open) error {
-	r, ours, err := v.Keys.claim(call{
-		project: o.Project, key: o.Key, kind: kindCreate, digest: digestOf(&o, o.Body, nil), ref: v.NewID("sandbox"),
-	})
-	if err != nil {
-		return err
-	}
-	if ours {
-		v.start(r, func(ctx context.Context) { //nolint:contextcheck // it outlives its caller
-			if err := v.Maker.Make(ctx, o.Project, r.ref, o.Body); err != nil {
-				r.free(err)
-				return
-			}
-			r.finish()
-		})
-	}
-	if err := r.wait(ctx); err != nil {
-		return err
-	}
-	raw, err := v.Maker.Made(o.Project, r.ref)
-	if api.IsCode(err, api.CodeNotFound) {
-		return errLost("sandbox " + r.ref + " ended, and its record is no longer kept")
-	}
-	if err != nil {
-		return err
-	}
-	if err := mark(ctx, s, ours); err != nil {
-		return err
-	}
-	return s.Reply(ctx, raw)
 }
 
 // start carries a run out apart from its callers.
@@ -204,7 +176,9 @@ func (v *Server) call(ctx context.Context, s *aether.Stream, o aether.Open) erro
 	} else if err := r.load(); err != nil {
 		return err
 	}
-	return v.give(ctx, s, r, ours)
+	me := r.join()
+	defer r.leave(me)
+	return give(ctx, s, following{r, me, ours})
 }
 
 // ask is the work of a request that has one answer.
@@ -254,19 +228,24 @@ func taken(f *aether.Frame) Frame {
 	return mine
 }
 
+// following is a caller of a run.
+type following struct {
+	run  *Run
+	me   *reader
+	ours bool // it is the first
+}
+
 // give passes a run's answer on to a caller as it comes, and what the caller says to the run.
-func (v *Server) give(ctx context.Context, s *aether.Stream, r *Run, ours bool) error {
-	me := r.join()
-	defer r.leave(me)
-	if err := mark(ctx, s, ours); err != nil {
+func give(ctx context.Context, s *aether.Stream, v following) error {
+	if err := mark(ctx, s, v.ours); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var listener sync.WaitGroup
-	listener.Go(func() { listen(ctx, s, r) })
+	listener.Go(func() { listen(ctx, s, v.run) })
 	defer listener.Wait()
 	defer cancel(nil)
-	err := r.follow(ctx, me, func(f Frame) error {
+	err := v.run.follow(ctx, v.me, func(f Frame) error {
 		if f.Channel == aether.Message {
 			return s.Send(ctx, f.Type, f.Data)
 		}
