@@ -125,7 +125,7 @@ func TestRealPortForward(t *testing.T) {
 	if got, err := visit(t, shut, "x"); err == nil {
 		t.Errorf("a port where nobody listens says %q", got)
 	}
-	want := "dsec: " + shut + " -> 7001: port: nothing in the sandbox listens on port 7001\n"
+	want := "dsec: " + shut + " -> 7001: nothing in the sandbox listens on port 7001\n"
 	for end := time.Now().Add(time.Minute); !strings.Contains(f.stderr.String(), want) && time.Now().Before(end); {
 		<-time.After(5 * time.Millisecond)
 	}

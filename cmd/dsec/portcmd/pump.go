@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
@@ -39,7 +40,7 @@ func (a app) accept(ctx context.Context, sb *libdsec.Sandbox, f *forward) {
 		local := conn.(*net.TCPConn) // the listener is TCP's
 		wg.Go(func() {
 			if err := connect(ctx, sb, f.remote, local); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(a.Stderr, "dsec: %s -> %d: %s\n", f.address, f.remote, show.Line(err.Error()))
+				fmt.Fprintf(a.Stderr, "dsec: %s -> %d: %s\n", f.address, f.remote, show.Line(api.AsError(err).Detail))
 			}
 		})
 	}
