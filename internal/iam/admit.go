@@ -121,9 +121,8 @@ func noProject(name string) *api.Error {
 
 // lookup finds the token of a secret, in the view alone where that is possible.
 func (a *Authority) lookup(ctx context.Context, secret string) (*token, error) {
-	invalid := api.FieldError(api.CodeUnauthenticated, "Authorization", "is it the token of another instance, or was it revoked?", "the token isn't valid")
 	if secret == "" || len(secret) > maxSecret {
-		return nil, invalid
+		return nil, errUnknown()
 	}
 	h := hash(secret)
 	find := func() (t *token, loaded bool) {
@@ -139,9 +138,13 @@ func (a *Authority) lookup(ctx context.Context, secret string) (*token, error) {
 		t, _ = find()
 	}
 	if t == nil {
-		return nil, invalid
+		return nil, errUnknown()
 	}
 	return t, nil
+}
+
+func errUnknown() *api.Error {
+	return api.FieldError(api.CodeUnauthenticated, "Authorization", "is it the token of another instance, or was it revoked?", "the token isn't valid")
 }
 
 // Self tells who a principal is.

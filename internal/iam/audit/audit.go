@@ -168,12 +168,8 @@ func (l *Log) Add(k Kind, rec api.AuditRecord) {
 	l.seq++
 	rec.Seq = l.seq
 	rec.Suppressed += t.lost
-	line, err := json.Marshal(rec)
-	if err != nil {
-		return // a record holds nothing that can't be encoded
-	}
 	t.lost = 0
-	t.lines = append(append(t.lines, line...), '\n')
+	t.lines = appendRecord(t.lines, &rec)
 	signal(l.wake)
 	if len(t.lines) > maxWaiting/4 {
 		signal(l.full)
