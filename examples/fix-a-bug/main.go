@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 		fmt.Fprintln(stderr, "fix-a-bug:", err)
 		return 1
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 
 	jobs := make([]agent, *honest, *honest+*cheating)
 	for _, c := range cheats()[:min(*cheating, len(cheats()))] {

@@ -56,3 +56,58 @@ func TestCurlPageIsTrue(t *testing.T) {
 		t.Errorf("sandboxes left: %q", left)
 	}
 }
+
+// TestTourIsTrue takes the tour and compares what it shows with what the README promises.
+func TestTourIsTrue(t *testing.T) {
+	need.Root(t)
+	need.Image(t, "debian")
+	need.Command(t, "curl")
+	_, section, _ := strings.Cut(document(t, "README.md"), "\n## In two minutes\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	promised := blocks(section, "")
+	if len(promised) != 1 {
+		t.Fatalf("%d blocks in the README's tour, want 1", len(promised))
+	}
+	cmd := exec.CommandContext(t.Context(), "hack/tour")
+	cmd.Dir = root
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("hack/tour: %v\n%s", err, said.String())
+	}
+	if got, want := lasting(string(out)), lasting(promised[0]); got != want {
+		t.Errorf("hack/tour shows\n%s\nand the README\n%s", got, want)
+	}
+}
+
+// lasting is what doesn't change from run to run.
+func lasting(shown string) string {
+	for _, r := range []struct{ changing, as string }{
+		{`\bs[a-z2-7]{21}\b`, "ID"},
+		{`kill -9 \d+`, "kill -9 PID"},
+		{`"started_at":"[^"]*","duration_ms":[0-9.]+`, `"started_at":…`},
+		{`\d+(ms|s)( +)\n`, "AGE\n"},
+		{` +\n`, "\n"},
+	} {
+		shown = regexp.MustCompile(r.changing).ReplaceAllString(shown, r.as)
+	}
+	return strings.TrimSpace(shown)
+}
+
+// TestMainJobLeavesNothing runs what `make run` runs, with few agents.
+func TestMainJobLeavesNothing(t *testing.T) {
+	need.Root(t)
+	need.Image(t, "debian")
+	cmd := exec.CommandContext(t.Context(), "hack/mainjob", "-n", "2", "-cheats", "3")
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("hack/mainjob: %v", err)
+	}
+	for _, want := range []string{"5 attempts, ", ": 2 rewarded, 3 not, 0 masked\n", "sandboxes that still live: 0\n", ": nothing (", "\ntook "} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it doesn't say %q:\n%s", want, out)
+		}
+	}
+}

@@ -36,7 +36,7 @@ var example = sync.OnceValues(func() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	bin := filepath.Join(dir, "fix-a-bug")
 	out, err := exec.Command("go", "build", "-o", bin, "github.com/dsec-io/dsec/examples/fix-a-bug").CombinedOutput()
 	if err != nil {
