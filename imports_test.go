@@ -15,13 +15,13 @@ const module = "github.com/dsec-io/dsec/"
 // its own line or of a higher one, unless doors has a door with a reason. "x/..." is x and everything below it.
 var housePlan = [][]string{
 	{"hack/..."}, // programs for developers: they may use whatever they test
-	{"test/cases", "test/contract", "test/files", "test/gates/...", "test/mainjob", "test/ports/..."},
+	{"test/cases", "test/lifecycle", "test/contract", "test/files", "test/gates/...", "test/mainjob", "test/ports/..."},
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
 	{ // the command line, by groups
 		"cmd/dsec/rlcmd", "cmd/dsec/sandboxcmd", "cmd/dsec/imagecmd", "cmd/dsec/configcmd", "cmd/dsec/devcmd", "cmd/dsec/benchcmd",
-		"cmd/dsec/doctorcmd", "cmd/dsec/portcmd",
+		"cmd/dsec/doctorcmd", "cmd/dsec/portcmd", "cmd/dsec/iamcmd",
 	},
 	{"cmd/dsec/cli"},  // what all commands have in common
 	{"cmd/dsec/show"}, // what terminals are shown

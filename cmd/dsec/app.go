@@ -13,6 +13,7 @@ import (
 	"github.com/dsec-io/dsec/cmd/dsec/configcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/devcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/doctorcmd"
+	"github.com/dsec-io/dsec/cmd/dsec/iamcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/imagecmd"
 	"github.com/dsec-io/dsec/cmd/dsec/portcmd"
 	"github.com/dsec-io/dsec/cmd/dsec/sandboxcmd"
@@ -63,6 +64,8 @@ func root(a *cli.App) *cobra.Command {
 	f.StringVar(&a.Endpoint, "endpoint", "", "address of the API server (http://HOST:PORT)")
 	f.StringVar(&a.Token, "token", "", "token to show it; better in DSEC_TOKEN, where no process list shows it")
 	f.StringVar(&a.ContextName, "context", "", "use this context instead of the current one")
+	f.StringVar(&a.Project, "project", "", "act in this project instead of the token's own")
+	cli.Complete(root, "project", iamcmd.CompleteProject(a))
 	root.SetVersionTemplate(versionLine())
 	cli.Complete(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.CompleteContexts(cmd, nil, typed)
@@ -75,6 +78,7 @@ func root(a *cli.App) *cobra.Command {
 		devcmd.Command(a), sandboxcmd.RunCommand(a), sandbox, imagecmd.Command(a), sandboxcmd.EventsCommand(a), sandboxcmd.TopCommand(a),
 		rlCommand(a), benchcmd.Command(a), doctorcmd.Command(a), configcmd.Command(a), versionCommand(a), completionCommand(a),
 	)
+	root.AddCommand(iamcmd.Commands(a)...)
 	cli.OnlyKnown(root)
 	return root
 }

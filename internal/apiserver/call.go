@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/apiserver/iamface"
+	"github.com/dsec-io/dsec/internal/iam"
 )
 
 // Keys of log attributes.
@@ -39,10 +42,15 @@ const (
 type call struct {
 	http.ResponseWriter
 	server    *Server
-	principal Principal
-	id        string // request id
-	route     string // the pattern that matched; "" until then
+	principal iam.Principal
+	public    bool         // it needs no principal
+	need      iamface.Need // what the route demands
+	id        string       // request id
+	client    string       // where it comes from
+	key       string       // idempotency key; "": none
+	route     string       // the pattern that matched; "" until then
 	started   time.Time
+	head      bool   // nobody waits for a body
 	status    int    // what was sent; 0: nothing yet
 	code      string // of the problem sent, for metrics and the log
 	after     func() // what is left to do once the answer was sent; nil: nothing
@@ -51,8 +59,9 @@ type call struct {
 // handler is a route's handler. A returned error becomes a problem document, if nothing was sent before.
 type handler func(c *call, r *http.Request) error
 
-// handle registers a handler under a pattern and its metrics.
+// handle registers a handler under a pattern, with what the pattern demands and its metrics.
 func (s *Server) handle(pattern string, h handler) {
+	need, _ := s.face.Need(pattern) // one that isn't known is allowed to nobody
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		c := w.(*call) // ServeHTTP passes nothing else
 		c.route = pattern
@@ -62,14 +71,22 @@ func (s *Server) handle(pattern string, h handler) {
 				c.after()
 			}
 		}()
-		if err := h(c, r); err != nil {
+		err := c.allow(need)
+		if err == nil {
+			err = c.takeKey(r)
+		}
+		if err == nil {
+			err = h(c, r)
+		}
+		if err != nil {
 			c.fail(r, err)
 		}
 	})
 }
 
 func (c *call) begin(r *http.Request) {
-	c.started = time.Now()
+	c.started, c.head = time.Now(), r.Method == http.MethodHead
+	c.client = r.RemoteAddr
 	c.id = requestID(r.Header.Get(headerRequestID))
 	c.Header()[headerRequestID] = []string{c.id}
 }
@@ -105,6 +122,7 @@ func (c *call) end(r *http.Request) {
 		c.status = statusClientGone
 	}
 	c.server.metrics.observe(c.route, c.status, took)
+	c.record(r)
 	level := slog.LevelInfo
 	if c.status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
@@ -150,7 +168,9 @@ func (c *call) Write(p []byte) (int, error) {
 // fail ends the request with err. What can't be told any more because an answer is under way breaks the connection, so
 // that the client doesn't take half of it for the whole.
 func (c *call) fail(r *http.Request, err error) {
-	if r.Context().Err() != nil && c.status == 0 {
+	if ours, ok := errors.AsType[*api.Error](context.Cause(r.Context())); ok {
+		err = ours // the client is there: it was we who ended the request, because its token isn't valid any more
+	} else if r.Context().Err() != nil && c.status == 0 {
 		c.status = statusClientGone
 		return
 	}
@@ -159,6 +179,7 @@ func (c *call) fail(r *http.Request, err error) {
 		c.code = string(e.Code)
 		c.server.log.LogAttrs(r.Context(), slog.LevelWarn, "answer broken off",
 			slog.String(keyRequest, c.id), slog.String(keyRoute, c.route), slog.Any(keyErr, err))
+		_ = http.NewResponseController(c.ResponseWriter).Flush() // what there is shows that it is broken off; else nothing might have been sent
 		panic(http.ErrAbortHandler)
 	}
 	c.problem(e)
@@ -224,10 +245,25 @@ const (
 	slowestClient = 64 << 10 // bytes per second
 )
 
-// Principal is who a verified token stands for.
-type Principal struct {
-	Token   string // the token's id, never the token
-	Project string
+// allow decides whether the request may do what its route demands.
+func (c *call) allow(need iamface.Need) error {
+	c.need = need
+	if c.public {
+		return nil
+	}
+	return need.Allow(c.principal)
+}
+
+// record hands the request to the audit log.
+func (c *call) record(r *http.Request) {
+	code := c.code
+	if code == "" && c.status >= http.StatusBadRequest {
+		code = strconv.Itoa(c.status)
+	}
+	c.server.face.Record(iamface.Ended{
+		Need: c.need, Principal: c.principal, RequestID: c.id, Client: c.client, Code: code,
+		Resource: func() string { return iamface.Resource(r, c.Header()) },
+	})
 }
 
 // unaryTime bounds a question to the edge, which itself waits up to 30 s for a short state to pass.

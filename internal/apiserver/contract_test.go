@@ -138,7 +138,7 @@ func TestListPassesItsQuery(t *testing.T) {
 
 func TestIdempotencyKeyIsRefused(t *testing.T) {
 	r := newRig(t)
-	resp := r.do(request{method: "POST", path: "/v1/sandboxes", body: `{"image":"a"}`, header: http.Header{"Idempotency-Key": {"k"}}})
+	resp := r.do(request{method: "POST", path: "/v1/images?name=x", body: `x`, header: http.Header{"Idempotency-Key": {"k"}}})
 	if resp.problem.Code != api.CodeUnsupportedConstraint || resp.problem.Field != "Idempotency-Key" {
 		t.Errorf("answer = %d %s", resp.status, resp.body)
 	}

@@ -17,9 +17,6 @@ import (
 // the stream is reset, and the edge has the whole tree killed.
 func (s *Server) exec(c *call, r *http.Request) error {
 	id, err := plainSandbox(r)
-	if err == nil {
-		err = refuseKey(r)
-	}
 	if err != nil {
 		return err
 	}
@@ -74,6 +71,7 @@ func (s *Server) runCommand(ctx context.Context, c *call, id string, req *api.Ex
 		if err != nil {
 			return s.interrupted(ctx, c, out, err)
 		}
+		c.isReplay(&f)
 		exited, err := out.take(&f)
 		f.Release()
 		if err != nil {

@@ -20,6 +20,9 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/iam"
+	"github.com/dsec-io/dsec/internal/iam/audit"
+	"github.com/dsec-io/dsec/internal/state"
 )
 
 const (
@@ -89,7 +92,7 @@ func (e *fakeEdge) handle(ctx context.Context, s *aether.Stream) {
 	e.mu.Lock()
 	e.seen = append(e.seen, o)
 	e.mu.Unlock()
-	if o.Sandbox != "" && o.Sandbox != ourBox || o.Project != DefaultProject {
+	if o.Sandbox != "" && o.Sandbox != ourBox || o.Project != api.DefaultProject {
 		s.Reset(api.Errorf(api.CodeNotFound, "there is no sandbox %q", o.Sandbox))
 		return
 	}
@@ -325,7 +328,19 @@ func newRig(t testing.TB) *rig {
 func serveRig(t testing.TB, edge *fakeEdge) *rig {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.json")
-	token, err := EnsureToken(tokens, "")
+	token, err := iam.EnsureToken(tokens, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := iam.ReadBootstrap(tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := iam.New(iam.Config{Store: state.New(state.Config{DataDir: filepath.Join(t.TempDir(), "etcd"), SocketDir: t.TempDir()}), Bootstrap: boot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := audit.Open(audit.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +349,7 @@ func serveRig(t testing.TB, edge *fakeEdge) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := New(Config{EdgeSocket: edge.socket, TokenFile: tokens, Listen: ln.Addr().String(), Hosts: []string{"dsec.test"}})
+	srv, err := New(Config{EdgeSocket: edge.socket, Authority: authority, Audit: log, Listen: ln.Addr().String(), Hosts: []string{"dsec.test"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,6 +361,9 @@ func serveRig(t testing.TB, edge *fakeEdge) *rig {
 		cancel(errors.New("the test is over"))
 		if err := <-done; err != nil {
 			t.Errorf("Serve() = %v", err)
+		}
+		if err := errors.Join(authority.Close(), log.Close()); err != nil {
+			t.Error(err)
 		}
 	})
 	return &rig{t: t, url: "http://" + ln.Addr().String(), token: token, edge: edge, srv: srv}

@@ -59,6 +59,10 @@ func (s *Server) follow(c *call, r *http.Request, o aether.Open, as follower) er
 		return nil
 	}
 	out := newLiveAnswer(c, as.media)
+	if c.head { // it would wait for what it can't send
+		next.release()
+		return nil
+	}
 	ping := time.NewTicker(pingTime)
 	defer ping.Stop()
 	for {

@@ -23,7 +23,7 @@ func (s *Server) health(c *call, _ *http.Request) error {
 func (s *Server) ready(c *call, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
-	if _, err := s.ask(ctx, aether.Open{Method: "node.get", Project: DefaultProject, RequestID: c.id}); err != nil {
+	if _, err := s.ask(ctx, c, aether.Open{Method: "node.get", Project: api.DefaultProject, RequestID: c.id}); err != nil {
 		e := api.Errorf(api.CodeUnavailable, "the edge doesn't answer: %v", err)
 		e.RetryMS = readyTime.Milliseconds()
 		return e

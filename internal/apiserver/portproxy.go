@@ -17,11 +17,16 @@ func (s *Server) toPort(c *call, r *http.Request, to ports.Target) {
 	r.SetPathValue("id", to.Sandbox)
 	s.background.Add(1) // the HTTP server doesn't wait for a connection that changes its protocol
 	defer s.background.Done()
-	if _, err := sandboxID(r); err != nil {
+	need, _ := s.face.Need(routePorts)
+	err := c.allow(need)
+	if err == nil {
+		_, err = sandboxID(r)
+	}
+	if err != nil {
 		c.fail(r, err)
 		return
 	}
-	err := s.ports.Serve(c, r, ports.Request{
+	err = s.ports.Serve(c, r, ports.Request{
 		Target: to, RequestID: c.id,
 		Open: func(ctx context.Context, o aether.Open) (*aether.Stream, error) { return s.open(ctx, c, o) },
 	})

@@ -12,9 +12,6 @@ import (
 // its stream from the first byte.
 func (s *Server) startProcess(c *call, r *http.Request) error {
 	id, err := sandboxID(r)
-	if err == nil {
-		err = refuseKey(r)
-	}
 	if err != nil {
 		return err
 	}
@@ -40,12 +37,17 @@ func (s *Server) startProcess(c *call, r *http.Request) error {
 		return err
 	}
 	f, err := first(ctx, st)
+	replay := err == nil && c.isReplay(&f)
+	if replay { // the process had its input then
+		f.Release()
+		f, err = first(ctx, st)
+	}
 	if err != nil {
 		st.Reset(nil)
 		return err
 	}
 	var in *feeding
-	if data := input(&req.ExecRequest); m.Stdin && (len(data) > 0 || !req.StdinOpen) {
+	if data := input(&req.ExecRequest); !replay && m.Stdin && (len(data) > 0 || !req.StdinOpen) {
 		in = s.feedProcess(st, data, !req.StdinOpen) //nolint:contextcheck // it outlives the request
 	}
 	defer s.letGo(st, in) //nolint:contextcheck // it outlives the request
@@ -71,7 +73,7 @@ func startedProcess(f *aether.Frame, req *api.StartRequest) (*api.Process, error
 		return nil, err
 	}
 	p := &api.Process{
-		ID: m.ID, Argv: req.Argv, Tag: req.Tag, Session: req.Session, TTY: req.TTY != nil,
+		ID: m.ID, Argv: append([]string{}, req.Argv...), Tag: req.Tag, Session: req.Session, TTY: req.TTY != nil,
 		PID: int(m.PIDInside), Running: true, StartedAt: unixNano(m.StartedAtUnixNano),
 	}
 	if req.Shell != "" {

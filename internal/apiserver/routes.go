@@ -87,6 +87,9 @@ func (s *Server) routes() {
 	for pattern, h := range s.served() {
 		s.handle(pattern, h)
 	}
+	for pattern, h := range s.face.Routes() {
+		s.handle(pattern, func(c *call, r *http.Request) error { return h(c, r, c.principal) })
+	}
 	for missing, patterns := range pending() {
 		for _, p := range patterns {
 			s.handle(p, func(*call, *http.Request) error {
@@ -107,13 +110,10 @@ func pending() map[string][]string {
 		"extending of lifetime": {"POST " + sb + "/extend"},
 		"network policy":        {"GET " + sb + "/network", "PUT " + sb + "/network"},
 		"stages":                {"POST " + sb + "/stage"},
-		"audit trail":           {"GET " + sb + "/audit"},
 		"jobs":                  {"GET /v1/jobs", "GET /v1/jobs/{job}", "POST /v1/jobs/{job}/pause", "POST /v1/jobs/{job}/resume", "POST /v1/jobs/{job}/stop"},
 		"layers":                {"/v1/layers", "/v1/layers/"},
 		"snapshots":             {"/v1/snapshots", "/v1/snapshots/"},
 		"function calls":        {"/v1/fn", "/v1/fn/"},
-		"projects":              {"/v1/projects", "/v1/projects/"},
-		"token management":      {"/v1/tokens", "/v1/tokens/"},
 		"quota":                 {"/v1/quota", "/v1/quota/"},
 		"node management":       {"/v1/nodes", "/v1/nodes/"},
 		"cluster view":          {"/v1/cluster", "/v1/cluster/"},

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -26,9 +27,6 @@ type listQuery struct {
 }
 
 func (s *Server) create(c *call, r *http.Request) error {
-	if err := refuseKey(r); err != nil {
-		return err
-	}
 	if _, err := query(r); err != nil {
 		return err
 	}
@@ -42,14 +40,29 @@ func (s *Server) create(c *call, r *http.Request) error {
 	}
 	ctx, cancel := bounded(r, createTime)
 	defer cancel()
-	answer, err := s.unary(ctx, c, aether.Open{Method: "sandbox.create", Body: body})
+	st, err := s.open(ctx, c, aether.Open{Method: "sandbox.create", Body: body})
+	if err != nil {
+		return err
+	}
+	// The edge takes back a sandbox whose creator has gone, unless a repeat can find it by its key.
+	defer st.Reset(nil)
+	answer, err := c.reply(ctx, st)
 	if err != nil {
 		return err
 	}
 	if id := createdID(answer); id != "" {
 		c.Header().Set("Location", "/v1/sandboxes/"+id)
 	}
-	return c.raw(http.StatusCreated, answer)
+	if r.Context().Err() != nil {
+		return context.Cause(r.Context())
+	}
+	if err := c.raw(http.StatusCreated, answer); err != nil {
+		return err
+	}
+	if http.NewResponseController(c.ResponseWriter).Flush() == nil {
+		_ = st.Close() // it has been told
+	}
+	return nil
 }
 
 // createdID finds the id in the edge's answer.
@@ -59,15 +72,6 @@ func createdID(answer []byte) string {
 	}
 	_ = json.Unmarshal(answer, &sb) // then there is no Location
 	return sb.ID
-}
-
-// refuseKey refuses what this build can't promise: a caller that sends a key would repeat a request in the belief that
-// it runs once.
-func refuseKey(r *http.Request) error {
-	if r.Header.Get("Idempotency-Key") == "" {
-		return nil
-	}
-	return api.FieldError(api.CodeUnsupportedConstraint, "Idempotency-Key", "leave it out", "this build can't make a repeated request run once")
 }
 
 func (s *Server) list(c *call, r *http.Request) error {

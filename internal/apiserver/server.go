@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -9,14 +10,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/iamface"
 	"github.com/dsec-io/dsec/internal/apiserver/ports"
+	"github.com/dsec-io/dsec/internal/iam"
+	"github.com/dsec-io/dsec/internal/iam/audit"
 )
 
-// Config is what a [Server] is made of. EdgeSocket and TokenFile are required.
+// Config is what a [Server] is made of. EdgeSocket, Authority and Audit are required.
 type Config struct {
 	EdgeSocket string               // the edge's unix socket
-	TokenFile  string               // see [Tokens]
+	Authority  *iam.Authority       // who may do what; its owner's to close, as is the next
+	Audit      *audit.Log           // what was decided
 	Listen     string               // the address served; its host is a Host header that is ours
 	Hosts      []string             // further Host headers (without port) that are ours
 	Registry   *prometheus.Registry // what /metrics shows; nil: one of its own
@@ -29,7 +35,7 @@ type Server struct {
 	log      *slog.Logger
 	mux      *http.ServeMux
 	guard    guard
-	tokens   *Tokens
+	face     *iamface.Face
 	edge     *edgelink.Pool
 	ports    *ports.Proxy
 	metrics  *metrics
@@ -65,10 +71,6 @@ func New(cfg Config) (*Server, error) {
 	if cfg.EdgeConns <= 0 {
 		cfg.EdgeConns = 2
 	}
-	tokens, err := OpenTokens(cfg.TokenFile)
-	if err != nil {
-		return nil, err
-	}
 	m, err := newMetrics(cfg.Registry)
 	if err != nil {
 		return nil, err
@@ -77,7 +79,6 @@ func New(cfg Config) (*Server, error) {
 		log:     cfg.Logger,
 		mux:     http.NewServeMux(),
 		guard:   newGuard(cfg.Listen, cfg.Hosts),
-		tokens:  tokens,
 		edge:    edgelink.New(cfg.EdgeSocket, cfg.EdgeConns),
 		ports:   ports.New(cfg.Logger),
 		metrics: m,
@@ -93,6 +94,10 @@ func New(cfg Config) (*Server, error) {
 		},
 		stop: make(chan struct{}),
 	}
+	s.face = iamface.New(iamface.Config{
+		Authority: cfg.Authority, Audit: cfg.Audit, Logger: cfg.Logger,
+		Ask: func(ctx context.Context, o aether.Open) ([]byte, error) { return s.ask(ctx, &call{}, o) },
+	})
 	s.routes()
 	return s, nil
 }
@@ -111,11 +116,16 @@ func (s *Server) Close() error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{ResponseWriter: w, server: s}
 	c.begin(r)
+	in, err := s.admit(c, r)
+	if err == nil && in.Ctx != r.Context() {
+		r = r.WithContext(in.Ctx)
+	}
 	defer c.end(r)
-	if err := s.admit(c, r); err != nil {
+	if err != nil {
 		c.problem(err)
 		return
 	}
+	defer in.Done()
 	if to, ok := ports.Match(r); ok {
 		s.toPort(c, r, to)
 		return
@@ -128,18 +138,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit decides whether a request may be looked at: is it meant for us, and from somebody we know?
-func (s *Server) admit(c *call, r *http.Request) *api.Error {
+func (s *Server) admit(c *call, r *http.Request) (iam.Admission, *api.Error) {
 	if err := s.guard.check(r); err != nil {
-		return err
+		return iam.Admission{}, err
 	}
-	if isPublic(r) {
-		return nil
+	if c.public = isPublic(r); c.public {
+		return iam.Admission{Ctx: r.Context(), Done: func() {}}, nil
 	}
-	p, err := s.tokens.authenticate(r)
+	in, err := s.face.Admit(r)
+	c.principal = in.Principal
 	if err != nil {
-		c.Header().Set("WWW-Authenticate", `Bearer realm="dsec"`)
-		return err
+		if api.IsCode(err, api.CodeUnauthenticated) {
+			c.Header().Set("WWW-Authenticate", `Bearer realm="dsec"`)
+		}
+		return in, asProblem(err)
 	}
-	c.principal = p
-	return nil
+	return in, nil
 }

@@ -115,6 +115,10 @@ func first(ctx context.Context, st *aether.Stream) (aether.Frame, error) {
 // streamLines answers with a process stream as NDJSON, beginning with a frame that was received already.
 func (c *call) streamLines(ctx context.Context, st *aether.Stream, f aether.Frame, t translator) error {
 	out := newLiveAnswer(c, mediaNDJSON)
+	if c.head { // it would wait for what it can't send
+		f.Release()
+		return nil
+	}
 	buf := c.server.buffer()
 	defer func() { c.server.recycle(buf) }()
 	for {

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bufio"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/iamface"
 )
 
 // Bounds on connections that were upgraded.
@@ -47,7 +49,7 @@ func (s *Server) upgrade(c *call, r *http.Request) error {
 	c.status = http.StatusSwitchingProtocols
 	s.metrics.upgrades.Inc()
 	defer s.metrics.upgrades.Dec()
-	s.serveAether(c, rw, buffered.Reader)
+	s.serveAether(r.Context(), c, rw, buffered.Reader)
 	return nil
 }
 
@@ -65,20 +67,24 @@ func hasToken(values []string, token string) bool {
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: aether\r\n" + headerRequestID + ": "
 
-// serveAether serves a connection until either side ends it.
-func (s *Server) serveAether(c *call, rw net.Conn, buffered *bufio.Reader) {
+// serveAether serves a connection until either side ends it, or valid does.
+func (s *Server) serveAether(valid context.Context, c *call, rw net.Conn, buffered *bufio.Reader) {
 	_ = rw.SetDeadline(time.Time{}) // the server's limits were for HTTP
 	if _, err := rw.Write([]byte(switching + c.id + "\r\n\r\n")); err != nil {
 		_ = rw.Close()
 		return
 	}
 	conn, err := aether.Server(&upgradedConn{Conn: rw, r: buffered}, aether.Options{
-		Name: edgelink.PeerName, MaxData: aether.MaxDataAether, MaxStreams: streamsPerUpgrade, HelloTimeout: helloTime, Panic: s.panicked,
+		Name: edgelink.PeerName, MaxData: aether.MaxDataAether, MaxStreams: streamsPerUpgrade, Features: aether.FeatureKeys, HelloTimeout: helloTime, Panic: s.panicked,
 	})
 	if err != nil {
 		return // it didn't speak the protocol; the connection has been closed
 	}
-	_ = conn.Serve(s.lifetime(), func(ctx context.Context, in *aether.Stream) { s.relay(ctx, c.principal, in) }) // its end is what was waited for
+	// It ends with the server, and with its token.
+	ctx, cancel := context.WithCancelCause(s.lifetime())
+	defer cancel(nil)
+	defer context.AfterFunc(valid, func() { cancel(context.Cause(valid)) })()
+	_ = conn.Serve(ctx, func(ctx context.Context, in *aether.Stream) { s.relay(ctx, c, in) }) // its end is what was waited for
 	_ = conn.Close()
 }
 
@@ -95,33 +101,50 @@ func (u *upgradedConn) Read(p []byte) (int, error) {
 	return u.Conn.Read(p)
 }
 
-// relay passes one stream on to the edge.
-func (s *Server) relay(ctx context.Context, p Principal, in *aether.Stream) {
+// relay passes one stream on to the edge, if its method is one that clients may ask for and the principal may.
+func (s *Server) relay(ctx context.Context, c *call, in *aether.Stream) {
 	o := in.Open()
-	if !isRelayed(o.Method) {
-		in.Reset(api.Errorf(api.CodeNotImplemented, "there is no method %q here", clip(o.Method)))
-		return
-	}
-	o.Project, o.FDs = p.Project, nil
+	o.Project, o.FDs = c.principal.Project, nil
 	o.RequestID = requestID(o.RequestID)
+	need, known := s.face.Method(o.Method)
+	var err error
+	if known {
+		err = need.Allow(c.principal)
+	} else {
+		err = api.Errorf(api.CodeNotImplemented, "there is no method %q here", clip(o.Method))
+	}
+	if err == nil {
+		err = s.relayTo(ctx, o, in)
+	} else {
+		in.Reset(asProblem(err))
+	}
+	code := ""
+	if err != nil {
+		code = string(asProblem(err).Code)
+	}
+	s.face.Record(iamface.Ended{
+		Need: need, Principal: c.principal, RequestID: o.RequestID, Client: c.client, Code: code,
+		Resource: func() string { return iamface.Sandbox(o.Sandbox) },
+	})
+}
+
+// relayTo relays a stream until it ends. When the token has lost its validity, it's told that, not a lost connection.
+func (s *Server) relayTo(ctx context.Context, o aether.Open, in *aether.Stream) error {
 	out, err := s.edge.Open(ctx, o)
 	if err != nil {
 		in.Reset(asProblem(err))
-		return
+		return err
 	}
-	_ = aether.Relay(ctx, in, out) // both ends have been told
-}
-
-// isRelayed lists what a client may ask of the edge. The rest is between edge and shard.
-func isRelayed(method string) bool {
-	switch method {
-	case "exec", "attach", "signal", "resize", "processes", "process", "forget",
-		"session.create", "session.list", "session.interrupt", "session.close",
-		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar", "file.watch", "port.dial",
-		"sandbox.create", "sandbox.get", "sandbox.list", "sandbox.patch", "sandbox.stop", "sandbox.events", "sandbox.logs", "sandbox.metrics":
-		return true
+	defer context.AfterFunc(ctx, func() {
+		if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
+			in.Reset(why)
+		}
+	})()
+	err = aether.Relay(ctx, in, out) // both ends have been told
+	if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
+		return why
 	}
-	return false
+	return err
 }
 
 // panicked logs a handler's panic; the stream it served is reset and nothing else.

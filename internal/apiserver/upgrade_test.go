@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/iamface"
 )
 
 // switched is a client's connection after the upgrade.
@@ -84,7 +85,7 @@ func TestUpgradeRelays(t *testing.T) {
 	if got.String() != want || !exited {
 		t.Errorf("%d of %d bytes came back, exit told: %v", got.Len(), len(want), exited)
 	}
-	if o := r.edge.last(t, "exec"); o.Project != DefaultProject || o.RequestID != "r-1" {
+	if o := r.edge.last(t, "exec"); o.Project != api.DefaultProject || o.RequestID != "r-1" {
 		t.Errorf("the edge was told project %q request %q", o.Project, o.RequestID)
 	}
 }
@@ -104,10 +105,11 @@ func TestUpgradeRefusesMethods(t *testing.T) {
 	if _, err := aether.Unary(t.Context(), conn, aether.Open{Method: "sandbox.get", Sandbox: foreignBox}); !api.IsCode(err, api.CodeNotFound) {
 		t.Errorf("sandbox.get of a foreign one: %v", err)
 	}
+	face := iamface.New(iamface.Config{})
 	r.edge.mu.Lock()
 	defer r.edge.mu.Unlock()
 	for _, o := range r.edge.seen {
-		if !isRelayed(o.Method) {
+		if _, known := face.Method(o.Method); !known {
 			t.Errorf("method %q got to the edge", o.Method)
 		}
 	}

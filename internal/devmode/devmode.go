@@ -12,14 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 
-	"github.com/dsec-io/dsec/internal/apiserver"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/iam"
 )
 
 // Defaults of a [Config].
@@ -109,5 +108,5 @@ func (f ContextFile) write() error {
 	if err != nil {
 		return fmt.Errorf("encode context: %w", err)
 	}
-	return apiserver.WriteFile(f.Path, append(raw, '\n'), fs.FileMode(0o600))
+	return iam.WriteFile(f.Path, append(raw, '\n'))
 }

@@ -18,10 +18,13 @@ import (
 	"github.com/dsec-io/dsec/internal/apiserver"
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/iam"
+	"github.com/dsec-io/dsec/internal/iam/audit"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/image/importer"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"github.com/dsec-io/dsec/internal/state"
 )
 
 const (
@@ -37,6 +40,9 @@ var (
 
 // undo is what has to be taken down, newest last.
 type undo []func(context.Context) error
+
+// home is the number of the one edge.
+const home = 0
 
 func (u *undo) push(f func(context.Context) error) { *u = append(*u, f) }
 
@@ -154,6 +160,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
 		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
+		NewID: func() string { return edge.NewID(home) },
 	})
 	if err != nil {
 		return err
@@ -164,7 +171,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 		return err
 	}
 	e, err := edge.New(ctx, edge.Config{
-		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity,
+		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity, Home: home,
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})
 	if err != nil {
@@ -226,11 +233,15 @@ func (in *instance) startAPI(ctx context.Context, ln net.Listener) (ContextFile,
 	file := ContextFile{Endpoint: endpoint(ln.Addr()), Path: filepath.Join(in.dir.DataDir, contextName)}
 	tokens := filepath.Join(in.dir.DataDir, tokensName)
 	var err error
-	if file.Token, err = apiserver.EnsureToken(tokens, oldToken(file.Path)); err != nil {
+	if file.Token, err = iam.EnsureToken(tokens, oldToken(file.Path)); err != nil {
+		return file, err
+	}
+	authority, log, err := in.startIAM(tokens)
+	if err != nil {
 		return file, err
 	}
 	srv, err := apiserver.New(apiserver.Config{
-		EdgeSocket: in.dir.Socket(edge.SocketName), TokenFile: tokens, Listen: ln.Addr().String(), Hosts: in.cfg.Hosts,
+		EdgeSocket: in.dir.Socket(edge.SocketName), Authority: authority, Audit: log, Listen: ln.Addr().String(), Hosts: in.cfg.Hosts,
 		Registry: in.reg, Logger: in.cfg.Logger,
 	})
 	if err != nil {
@@ -238,6 +249,29 @@ func (in *instance) startAPI(ctx context.Context, ln net.Listener) (ContextFile,
 	}
 	in.start(ctx, "API server", func(ctx context.Context) error { return apiserver.Serve(ctx, ln, srv) })
 	return file, nil
+}
+
+// startIAM makes what knows who may do what. The store beneath it is opened when it's first needed: not by this.
+func (in *instance) startIAM(tokens string) (*iam.Authority, *audit.Log, error) {
+	boot, err := iam.ReadBootstrap(tokens)
+	if err != nil {
+		return nil, nil, err
+	}
+	store := state.New(state.Config{
+		DataDir: filepath.Join(in.dir.DataDir, "etcd"), SocketDir: in.dir.Socket("etcd"), Logger: in.cfg.Logger,
+	})
+	in.down.push(func(context.Context) error { return store.Close() })
+	log, err := audit.Open(audit.Config{Dir: filepath.Join(in.dir.DataDir, "audit"), Logger: in.cfg.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	in.down.push(func(context.Context) error { return log.Close() })
+	authority, err := iam.New(iam.Config{Store: store, Bootstrap: boot, Logger: in.cfg.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	in.down.push(func(context.Context) error { return authority.Close() })
+	return authority, log, nil
 }
 
 // announce tells clients and whoever started this process that it serves.

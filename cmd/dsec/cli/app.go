@@ -26,7 +26,7 @@ type App struct {
 	Signals *Signals
 	Status  int // what a command that ran to its end exits with
 
-	Endpoint, Token, ContextName string // the flags that every command has
+	Endpoint, Token, ContextName, Project string // the flags that every command has
 }
 
 // Getenv reads the environment that run was given.
@@ -74,7 +74,7 @@ func (a *App) client() (*libdsec.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return libdsec.New(libdsec.WithSettings(s), libdsec.WithUserAgent("dsec/"+Version()))
+	return libdsec.New(libdsec.WithSettings(s), libdsec.WithUserAgent("dsec/"+Version()), libdsec.WithProject(a.Project))
 }
 
 // WithClient runs fn with a client that is closed afterwards.

@@ -113,22 +113,26 @@ type Ended struct {
 	Need      Need
 	Principal iam.Principal
 	RequestID string
-	Client    string // address and port
-	Resource  string
-	Code      string // of the error; "": none
+	Client    string        // address and port
+	Resource  func() string // asked only if it's worth a record
+	Code      string        // of the error; "": none
 }
 
 // Record writes into the audit log what is worth it: what changes something, every refusal, and looks at sandboxes that
 // aren't the project's.
 func (f *Face) Record(e Ended) {
 	refused := e.Code == string(api.CodeUnauthenticated) || e.Code == string(api.CodeForbidden)
-	guess := e.Code == string(api.CodeNotFound) && strings.HasPrefix(e.Resource, "sandbox/")
-	if !e.Need.changes && !refused && !guess {
+	missing := e.Code == string(api.CodeNotFound)
+	if !e.Need.changes && !refused && !missing {
 		return
+	}
+	resource := e.Resource()
+	if !e.Need.changes && !refused && !strings.HasPrefix(resource, "sandbox/") {
+		return // a path that there isn't is nobody's
 	}
 	rec := api.AuditRecord{
 		RequestID: e.RequestID, Token: e.Principal.Token, Project: e.Principal.Project, Action: string(e.Need.scope), Operation: e.Need.Operation,
-		Resource: e.Resource, Decision: api.Allow, Result: e.Code,
+		Resource: resource, Decision: api.Allow, Result: e.Code,
 	}
 	if rec.Result == "" {
 		rec.Result = "ok"
@@ -212,6 +216,14 @@ func Resource(r *http.Request, answer http.Header) string {
 	return ""
 }
 
+// Sandbox names a sandbox as a resource; what can't be an id names nothing.
+func Sandbox(id string) string {
+	if !isSandboxID(id) {
+		return ""
+	}
+	return "sandbox/" + id
+}
+
 const (
 	maxBody  = 64 << 10
 	bodyTime = 30 * time.Second
@@ -224,9 +236,6 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		if media = strings.TrimSpace(media); media != "application/json" && !strings.HasSuffix(media, "+json") {
 			return nil, api.FieldError(api.CodeUnsupportedMedia, "Content-Type", "send Content-Type: application/json; with curl, --json in place of -d", "the body isn't JSON")
 		}
-	}
-	if r.Header.Get("Idempotency-Key") != "" {
-		return nil, api.FieldError(api.CodeUnsupportedConstraint, "Idempotency-Key", "leave it out", "this build can't make this request run once")
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // not supported: no limit
