@@ -3,6 +3,7 @@ package sandboxcmd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -44,7 +45,7 @@ func (a app) logsCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what comes")
 	cmd.Flags().Int64Var(&o.Since, "since", 0, "begin at this `BYTE` of stdout")
-	cmd.Flags().IntVarP(&tail, "tail", "n", 0, "only the last `LINES` of what there is (default: all)")
+	cmd.Flags().IntVarP(&tail, "tail", "n", 0, "only the last `LINES` of stdout and of stderr (default: all)")
 	return cmd
 }
 
@@ -71,27 +72,27 @@ func (a app) logChunk(stream string, data []byte) error {
 	return nil
 }
 
-// logsTail prints the last lines of what there is, and follows from there if wanted.
+// logsTail prints the last lines of each output, and follows from there if wanted.
 func (a app) logsTail(ctx context.Context, sb *libdsec.Sandbox, o libdsec.WatchOptions, lines int) error {
 	follow := o.Follow
 	o.Follow = false
-	t := tail{most: lines}
+	stdout, stderr := tail{most: lines}, tail{most: lines}
 	for chunk, err := range sb.Logs(ctx, o) {
 		if err != nil {
 			return err
 		}
-		t.add(chunk.Stream, chunk.Data)
 		end := chunk.Offset + int64(len(chunk.Data))
 		if chunk.Stream == "stderr" {
+			stderr.add(chunk.Data)
 			o.SinceStderr = end
 		} else {
+			stdout.add(chunk.Data)
 			o.Since = end
 		}
 	}
-	for _, l := range t.lines {
-		if err := a.logChunk(l.stream, l.text); err != nil {
-			return err
-		}
+	err := errors.Join(a.logChunk("stdout", bytes.Join(stdout.lines, nil)), a.logChunk("stderr", bytes.Join(stderr.lines, nil)))
+	if err != nil {
+		return err
 	}
 	if !follow {
 		return nil
@@ -100,48 +101,29 @@ func (a app) logsTail(ctx context.Context, sb *libdsec.Sandbox, o libdsec.WatchO
 	return a.logs(ctx, sb, o)
 }
 
-// tail keeps the last lines of two streams together, in the order in which they came.
+// tail keeps the last lines of a stream.
 type tail struct {
 	most  int
 	size  int
-	lines []tailLine
+	lines [][]byte // with their newlines, but for a last one that goes on
 }
 
-type tailLine struct {
-	stream string
-	text   []byte // with its newline, unless more of it may come
-}
-
-func (t *tail) add(stream string, data []byte) {
+func (t *tail) add(data []byte) {
 	for len(data) > 0 {
 		line, rest := data, []byte(nil)
 		if i := bytes.IndexByte(data, '\n'); i >= 0 {
 			line, rest = data[:i+1], data[i+1:]
 		}
 		data = rest
-		if open := t.open(stream); open != nil {
-			open.text = append(open.text, line...)
+		if last := len(t.lines) - 1; last >= 0 && !bytes.HasSuffix(t.lines[last], []byte("\n")) {
+			t.lines[last] = append(t.lines[last], line...)
 		} else {
-			t.lines = append(t.lines, tailLine{stream, bytes.Clone(line)})
+			t.lines = append(t.lines, bytes.Clone(line))
 		}
 		t.size += len(line)
 		for len(t.lines) > t.most || t.size > maxTail && len(t.lines) > 1 {
-			t.size -= len(t.lines[0].text)
+			t.size -= len(t.lines[0])
 			t.lines = t.lines[1:]
 		}
 	}
-}
-
-// open is the line of a stream that isn't complete.
-func (t *tail) open(stream string) *tailLine {
-	for i := len(t.lines) - 1; i >= 0; i-- {
-		l := &t.lines[i]
-		if l.stream == stream {
-			if bytes.HasSuffix(l.text, []byte("\n")) {
-				return nil
-			}
-			return l
-		}
-	}
-	return nil
 }
