@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -210,9 +211,10 @@ func (b *Backend) dropReady(ctx context.Context, sh *shard) {
 	sh.endReady(ctx, func(*box) bool { return true })
 }
 
-// dropAllReady does so in all shards.
+// dropAllReady does so in all shards, also to what has been taken and wasn't used.
 func (b *Backend) dropAllReady(ctx context.Context) {
 	b.mu.Lock()
+	unused := slices.Collect(maps.Keys(b.claims))
 	all := make([]*shard, 0, len(b.shards))
 	for _, sh := range b.shards {
 		all = append(all, sh)
@@ -220,6 +222,9 @@ func (b *Backend) dropAllReady(ctx context.Context) {
 	b.mu.Unlock()
 	for _, sh := range all {
 		b.dropReady(ctx, sh)
+	}
+	for _, id := range unused {
+		b.PutBack(id)
 	}
 }
 
