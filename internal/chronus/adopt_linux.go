@@ -41,7 +41,7 @@ func (s *Shard) takeOver(items []keeper.Item) {
 	for _, step := range []struct {
 		prefix string
 		take   func(*keeper.Item) error
-	}{{boxKey, s.takeBox}, {sessionKey, s.takeSession}, {processKey, s.takeProcess}} {
+	}{{boxKey, s.takeBox}, {sessionKey, s.takeSession}, {processKey, s.takeProcess}, {draftKey, s.takeDraft}} {
 		for i := range items {
 			it := &items[i]
 			if !strings.HasPrefix(it.Key, step.prefix) {

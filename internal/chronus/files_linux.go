@@ -2,10 +2,14 @@ package chronus
 
 import (
 	"context"
+	"crypto/rand"
+	"log/slog"
+	"strings"
 
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/account"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/keeper"
 )
 
 // place is a box as the file methods see it.
@@ -23,6 +27,28 @@ func (p place) Account(who string) (acc *account.Account, err error) {
 // With runs f while the box's descriptors stay open.
 func (p place) With(f func(launch.Box) error) error {
 	return p.b.use(func() error { return f(p.b.Box) })
+}
+
+// Keep has the keeper remember an unfinished file.
+func (p place) Keep(path []byte) (forget func()) {
+	s := p.b.shard
+	key := draftKey + p.b.Name + "/" + rand.Text()
+	if err := s.keeper().Put(keeper.Item{Key: key, Blob: path, Wait: keeper.NoWait}); err != nil {
+		s.log.Warn("unfinished file not kept", slog.String("sandbox", p.b.Name), slog.Any("err", err))
+		return func() {}
+	}
+	return func() { s.del(key) }
+}
+
+// takeDraft removes an unfinished file of an earlier shard's.
+func (s *Shard) takeDraft(it *keeper.Item) error {
+	defer s.del(it.Key)
+	name, _, _ := strings.Cut(strings.TrimPrefix(it.Key, draftKey), "/")
+	b := s.boxes[name]
+	if b == nil {
+		return nil // the files went with the box
+	}
+	return s.files.Discard(place{b}, it.Blob)
 }
 
 // Ended is closed when the box has been removed.

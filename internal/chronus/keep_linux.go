@@ -20,6 +20,7 @@ import (
 // Keys of what the keeper holds.
 const (
 	boxKey     = "box/"
+	draftKey   = "draft/"
 	processKey = "exec/"
 	sessionKey = "session/"
 )

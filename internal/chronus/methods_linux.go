@@ -213,7 +213,7 @@ func (s *Shard) unary(ctx context.Context, open *aether.Open, fds []int) ([]byte
 		return nil, s.newKeeper(ctx, fds)
 	case "stats":
 		return json.Marshal(s.stats())
-	case "gc", "gc.loop", "crash":
+	case "gc", "gc.loop", "fds", "crash":
 		return nil, s.hook(open)
 	}
 	b, err := s.box(open.Sandbox)

@@ -1,6 +1,7 @@
 package chronus
 
 import (
+	"encoding/json"
 	"os"
 	"runtime"
 	"sync"
@@ -84,7 +85,8 @@ type hooks struct {
 	mu sync.Mutex
 }
 
-// hook runs "gc" (collect once), "gc.loop" (collect without pause for the milliseconds in the body) and "crash".
+// hook runs "gc" (collect once), "gc.loop" (collect without pause for the milliseconds in the body), "fds" (no more than so
+// many descriptors) and "crash".
 func (s *Shard) hook(open *aether.Open) error {
 	if !s.opts.TestHooks {
 		return api.Errorf(api.CodeNotImplemented, "no method %q", open.Method)
@@ -108,6 +110,17 @@ func (s *Shard) hook(open *aether.Open) error {
 				}
 			}
 		})
+	case "fds":
+		var limit unix.Rlimit
+		if err := json.Unmarshal(open.Body, &limit.Cur); err != nil {
+			return api.Errorf(api.CodeInvalid, "descriptors: %v", err)
+		}
+		var own unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+			return err
+		}
+		limit.Max, limit.Cur = own.Max, min(limit.Cur, own.Max)
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 	case "crash":
 		os.Exit(3) //nolint:forbidigo // what the hook is for
 	}

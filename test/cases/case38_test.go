@@ -75,7 +75,7 @@ func refusals() []refusal {
 		{"GET", "path=f", 400, api.CodeInvalid},
 		{"GET", "", 400, api.CodeInvalid},
 		{"GET", "path=/f&what=1", 400, api.CodeUnknownField},
-		{"GET", "path=/d&watch=1", 501, api.CodeNotImplemented},
+		{"GET", "path=/no&watch=1", 404, api.CodeFileNotFound},
 		{"GET", "path=/no&list=1", 404, api.CodeFileNotFound},
 		{"GET", "path=/f&list=1", 409, api.CodeNotDirectory},
 		{"GET", "path=/closed&list=1&user=" + user, 403, api.CodePermissionDenied},

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -98,6 +99,7 @@ type draft struct {
 	temp      string
 	base      []byte
 	mode      uint32
+	forget    func() // ends what Place.Keep began; nil: it didn't
 }
 
 // maxLinks is how many symlinks at the end of a path are followed, as the kernel does.
@@ -155,6 +157,7 @@ func (d *draft) open(path []byte) (next []byte, err error) {
 	defer v.probes.put(p)
 	var parents []*spawn.Step
 	var openDir, create *spawn.Step
+	d.forget = v.place.Keep(append(append(bytes.Clone(dir), '/'), d.temp...))
 	err = v.visit(func(h *spawn.Script) {
 		if r.Parents {
 			parents = makeParents(h, dir)
@@ -301,12 +304,28 @@ func (d *draft) syncDir() {
 	closeFD(fd)
 }
 
+// Discard removes what an earlier process left unfinished at path, with a name that nobody else gives to a file.
+func (s *Server) Discard(p Place, path []byte) error {
+	who, err := p.Account("0")
+	if err != nil {
+		return err
+	}
+	v := &visitor{Server: s, place: p, who: who}
+	return v.visit(func(h *spawn.Script) {
+		h.Call(unix.SYS_UNLINKAT, atFDCWD, h.Bytes(path), 0).Ignore() // it may never have been made
+	}, func() {})
+}
+
 // drop removes what isn't in its place, and lets go of the rest.
 func (d *draft) drop() {
 	if d.temp != "" && d.file >= 0 {
 		_ = d.v.visit(func(h *spawn.Script) { // the sandbox has gone: so has the file
 			h.Call(unix.SYS_UNLINKAT, uintptr(d.dir), h.String(d.temp), 0).Ignore()
 		}, func() {})
+	}
+	if d.forget != nil {
+		d.forget()
+		d.forget = nil
 	}
 	closeFD(d.file)
 	closeFD(d.dir)

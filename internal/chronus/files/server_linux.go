@@ -21,6 +21,9 @@ type Place interface {
 	Account(who string) (*account.Account, error)
 	// With runs f while the box's descriptors stay open.
 	With(f func(launch.Box) error) error
+	// Keep remembers that there is an unfinished file at path until forget is called. Should this process die before, its
+	// successor calls [Server.Discard].
+	Keep(path []byte) (forget func())
 	// Ended is closed when the sandbox has ended.
 	Ended() <-chan struct{}
 }

@@ -2,6 +2,7 @@ package files
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -309,6 +310,8 @@ func (u *unpacker) file(hdr *tar.Header, base string, r io.Reader) error {
 	temp := ".dsec-" + rand.Text()
 	fd := -1
 	var create *spawn.Step
+	forget := u.v.place.Keep([]byte(string(u.v.req.Path) + "/" + u.at + "/" + temp))
+	defer forget()
 	err := u.v.visit(func(h *spawn.Script) {
 		const flags = unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY | unix.O_NOFOLLOW | cloexec
 		create = h.Call(unix.SYS_OPENAT, uintptr(u.parent), h.String(temp), flags, 0o600).Ignore()
@@ -338,19 +341,52 @@ func (u *unpacker) file(hdr *tar.Header, base string, r io.Reader) error {
 	return err
 }
 
+// copy writes the content. Where it is nothing but zeros the file gets a hole: an archive that says in a few bytes that a
+// file has a terabyte of them doesn't fill the disk.
 func (u *unpacker) copy(fd int, base string, r io.Reader) error {
 	buf := u.v.chunks.Get().(*[]byte) // the pool holds nothing else
 	defer u.v.chunks.Put(buf)
+	hole := int64(0) // at the end of what is there
 	for {
 		n, err := r.Read(*buf)
-		if werr := writeAll(fd, (*buf)[:n]); werr != nil {
+		if isZero((*buf)[:n]) {
+			hole += int64(n)
+		} else if werr := writeBehind(fd, &hole, (*buf)[:n]); werr != nil {
 			return fault("write", []byte(base), werr)
 		}
 		if errors.Is(err, io.EOF) {
+			if err := endHole(fd, hole); err != nil {
+				return fault("write", []byte(base), err)
+			}
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+func isZero(p []byte) bool { return len(p) > 0 && p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1]) }
+
+// writeBehind writes p behind a hole, which is none afterwards.
+func writeBehind(fd int, hole *int64, p []byte) error {
+	if *hole > 0 {
+		if _, err := unix.Seek(fd, *hole, unix.SEEK_CUR); err != nil {
+			return err
+		}
+		*hole = 0
+	}
+	return writeAll(fd, p)
+}
+
+// endHole ends a file in a hole.
+func endHole(fd int, hole int64) error {
+	if hole == 0 {
+		return nil
+	}
+	at, err := unix.Seek(fd, hole, unix.SEEK_CUR)
+	if err != nil {
+		return err
+	}
+	return unix.Ftruncate(fd, at)
 }
