@@ -8,7 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/internal/flock"
 )
@@ -20,6 +24,9 @@ var ErrInUse = errors.New("data folder is in use")
 const base32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 const instanceLen = 10
+
+// deadHolder is how long the lock of a process that has died is waited for.
+const deadHolder = 10 * time.Second
 
 // maxSocketFolder keeps the sockets' paths below the 108 bytes of sun_path, with room for their names.
 const maxSocketFolder = 76
@@ -81,13 +88,20 @@ func (in *Instance) Close() error { return in.lock.Unlock() }
 
 func takeFolder(dir string) (*flock.File, error) {
 	path := filepath.Join(dir, "lock")
-	// A look by another instance holds the lock for an instant, hence the retries; see flock.Free.
+	// A look by another instance holds the lock for an instant, hence the retries; see flock.Free. And what a process was
+	// about to start when it was killed holds it for as long as it takes to notice.
 	var lock *flock.File
-	err := retry(func() error {
-		var err error
-		lock, err = flock.Try(path)
-		return err
-	})
+	var err error
+	for since := time.Now(); ; {
+		err = retry(func() error {
+			var err error
+			lock, err = flock.Try(path)
+			return err
+		})
+		if !errors.Is(err, flock.ErrHeld) || time.Since(since) > deadHolder || alive(path) {
+			break
+		}
+	}
 	if errors.Is(err, flock.ErrHeld) {
 		who := "another process"
 		if pid, _ := os.ReadFile(path); len(pid) > 0 {
@@ -96,6 +110,16 @@ func takeFolder(dir string) (*flock.File, error) {
 		return nil, fmt.Errorf("%w: %s runs DSec on %s; stop it or use another data folder", ErrInUse, who, dir)
 	}
 	return lock, err
+}
+
+// alive tells whether the process that a lock file names may be there.
+func alive(path string) bool {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return true
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	return err != nil || pid <= 0 || !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 func instanceID(path string) (string, error) {

@@ -176,7 +176,7 @@ func TestKeyOfAFailedCreateIsFree(t *testing.T) {
 // TestKeyOutlivesItsCaller: the one who asked first leaves; a repeat finds what was being made. When nobody comes it is
 // taken back.
 func TestKeyOutlivesItsCaller(t *testing.T) {
-	n := startNode(t, func(c *Config) { c.Keys.Grace = 100 * time.Millisecond })
+	n := startNode(t, func(c *Config) { c.Keys.Untold = 100 * time.Millisecond })
 	create := keyed("k", as("p", "sandbox.create", "", []byte(plain)))
 	leave := func() {
 		t.Helper()

@@ -53,6 +53,7 @@ type Limits struct {
 	Results    int64         // bytes of a project's results; default 64 MiB
 	AllResults int64         // default 256 MiB
 	Grace      time.Duration // how long a command goes on that no caller waits for; default 60 s
+	Untold     time.Duration // how long a sandbox stays that no caller waits for or was told of; default 10 s
 }
 
 func (l Limits) withDefaults() Limits {
@@ -64,6 +65,7 @@ func (l Limits) withDefaults() Limits {
 	l.Results = cmp.Or(l.Results, 64<<20)
 	l.AllResults = cmp.Or(l.AllResults, 256<<20)
 	l.Grace = cmp.Or(l.Grace, time.Minute)
+	l.Untold = cmp.Or(l.Untold, 10*time.Second)
 	return l
 }
 

@@ -252,7 +252,11 @@ func (r *Run) leave(v *reader) {
 // idleLocked ends the work in a while unless somebody comes to follow it.
 func (r *Run) idleLocked() {
 	if len(r.readers) == 0 && r.stop != nil && r.idle == nil {
-		r.idle = time.AfterFunc(r.keys.limits.Grace, r.stop)
+		grace := r.keys.limits.Grace
+		if r.entry.kind == kindCreate {
+			grace = r.keys.limits.Untold
+		}
+		r.idle = time.AfterFunc(grace, r.stop)
 	}
 }
 
