@@ -136,7 +136,7 @@ func (c *call) end(r *http.Request) {
 	}
 	n := 5
 	for _, a := range [...]slog.Attr{
-		slog.String(keySandbox, r.PathValue("id")), slog.String(keyProject, c.principal.Project), slog.String(keyCode, c.code),
+		slog.String(keySandbox, sandboxOf(c.route, r)), slog.String(keyProject, c.principal.Project), slog.String(keyCode, c.code),
 	} {
 		if a.Value.String() != "" {
 			attrs[n] = a
@@ -144,6 +144,14 @@ func (c *call) end(r *http.Request) {
 		}
 	}
 	c.server.log.LogAttrs(r.Context(), level, "request", attrs[:n]...)
+}
+
+// sandboxOf is the sandbox that a request is about. In other routes an id may be anything, also a token.
+func sandboxOf(route string, r *http.Request) string {
+	if !strings.Contains(route, "/v1/sandboxes/{id}") {
+		return ""
+	}
+	return r.PathValue("id")
 }
 
 // Unwrap lets [http.ResponseController] reach the connection.

@@ -21,6 +21,7 @@ const (
 	maxUpgraded       = 1024 // at one time on this server
 	streamsPerUpgrade = 512  // at one time on one connection
 	helloTime         = 5 * time.Second
+	farewellTime      = time.Second // between the end of a token and that of its connection
 )
 
 // upgrade turns an HTTP connection into one of the aether protocol. Each of its streams is relayed to the edge with the
@@ -80,11 +81,11 @@ func (s *Server) serveAether(valid context.Context, c *call, rw net.Conn, buffer
 	if err != nil {
 		return // it didn't speak the protocol; the connection has been closed
 	}
-	// It ends with the server, and with its token.
 	ctx, cancel := context.WithCancelCause(s.lifetime())
 	defer cancel(nil)
-	defer context.AfterFunc(valid, func() { cancel(context.Cause(valid)) })()
-	_ = conn.Serve(ctx, func(ctx context.Context, in *aether.Stream) { s.relay(ctx, c, in) }) // its end is what was waited for
+	// When the token isn't valid any more, the streams end at once and are told why; the connection gives them time for it.
+	defer context.AfterFunc(valid, func() { time.AfterFunc(farewellTime, func() { cancel(context.Cause(valid)) }) })()
+	_ = conn.Serve(ctx, func(ctx context.Context, in *aether.Stream) { s.relay(ctx, valid, c, in) }) // its end is what was waited for
 	_ = conn.Close()
 }
 
@@ -102,46 +103,66 @@ func (u *upgradedConn) Read(p []byte) (int, error) {
 }
 
 // relay passes one stream on to the edge, if its method is one that clients may ask for and the principal may.
-func (s *Server) relay(ctx context.Context, c *call, in *aether.Stream) {
+func (s *Server) relay(ctx, valid context.Context, c *call, in *aether.Stream) {
 	o := in.Open()
 	o.Project, o.FDs = c.principal.Project, nil
 	o.RequestID = requestID(o.RequestID)
 	need, known := s.face.Method(o.Method)
-	var err error
-	if known {
+	err := over(valid)
+	switch {
+	case err != nil:
+	case known:
 		err = need.Allow(c.principal)
-	} else {
+	default:
 		err = api.Errorf(api.CodeNotImplemented, "there is no method %q here", clip(o.Method))
 	}
 	if err == nil {
-		err = s.relayTo(ctx, o, in)
+		err = s.relayTo(ctx, valid, o, in)
 	} else {
 		in.Reset(asProblem(err))
 	}
-	code := ""
-	if err != nil {
-		code = string(asProblem(err).Code)
-	}
 	s.face.Record(iamface.Ended{
-		Need: need, Principal: c.principal, RequestID: o.RequestID, Client: c.client, Code: code,
+		Need: need, Principal: c.principal, RequestID: o.RequestID, Client: c.client, Code: codeOf(err),
 		Resource: func() string { return iamface.Sandbox(o.Sandbox) },
 	})
 }
 
-// relayTo relays a stream until it ends. When the token has lost its validity, it's told that, not a lost connection.
-func (s *Server) relayTo(ctx context.Context, o aether.Open, in *aether.Stream) error {
+// over is why a request's token isn't valid any more; nil while it is.
+func over(valid context.Context) error {
+	if why, ok := errors.AsType[*api.Error](context.Cause(valid)); ok {
+		return why
+	}
+	return nil
+}
+
+// codeOf is the code that the audit log has for the end of a stream. A client may leave at any time.
+func codeOf(err error) string {
+	switch e, typed := errors.AsType[*api.Error](err); {
+	case typed:
+		return string(e.Code)
+	case errors.Is(err, aether.ErrConnLost):
+		return "broken_off"
+	}
+	return ""
+}
+
+// relayTo relays a stream until it ends, or its token isn't valid any more.
+func (s *Server) relayTo(ctx, valid context.Context, o aether.Open, in *aether.Stream) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(valid, func() {
+		if why := over(valid); why != nil {
+			in.Reset(asProblem(why)) // before the relay's end tells less
+		}
+		cancel(context.Cause(valid))
+	})()
 	out, err := s.edge.Open(ctx, o)
 	if err != nil {
 		in.Reset(asProblem(err))
 		return err
 	}
-	defer context.AfterFunc(ctx, func() {
-		if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
-			in.Reset(why)
-		}
-	})()
 	err = aether.Relay(ctx, in, out) // both ends have been told
-	if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
+	if why := over(valid); why != nil {
 		return why
 	}
 	return err
