@@ -254,15 +254,16 @@ func Open(cfg Config) (*Keys, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	latest := map[keyID]*entry{}
+	latest, results := map[keyID]*entry{}, map[string]bool{}
 	for _, f := range files {
+		results[f.Name()] = true
 		if number, ok := strings.CutSuffix(f.Name(), ".log"); ok {
 			if err := k.journal.read(number, latest); err != nil {
 				return nil, err
 			}
 		}
 	}
-	k.restoreLocked(latest)
+	k.restoreLocked(latest, results)
 	for _, f := range files {
 		if name, ok := strings.CutSuffix(f.Name(), ".result"); ok && !k.hasResultLocked(name) {
 			_ = cfg.Disk.Remove("keys:result-remove", filepath.Join(cfg.Dir, f.Name())) // tried again at the next start
@@ -291,8 +292,8 @@ func (j *journal) read(name string, latest map[keyID]*entry) error {
 	return nil
 }
 
-// restoreLocked makes the table from each key's latest line.
-func (k *Keys) restoreLocked(latest map[keyID]*entry) {
+// restoreLocked makes the table from each key's latest line, and the files that there are.
+func (k *Keys) restoreLocked(latest map[keyID]*entry, files map[string]bool) {
 	now := k.cfg.Now()
 	ids := make([]keyID, 0, len(latest))
 	for id, e := range latest {
@@ -307,7 +308,7 @@ func (k *Keys) restoreLocked(latest map[keyID]*entry) {
 		size := e.size
 		e.size = 0
 		k.enterLocked(id, e)
-		if size > 0 {
+		if size > 0 && files[filepath.Base(k.journal.resultPath(id))] {
 			k.keepResultLocked(id, e, size, e.crc)
 		}
 	}

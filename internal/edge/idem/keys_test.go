@@ -1,0 +1,328 @@
+package idem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// flakyDisk fails, or writes a part, when told to.
+type flakyDisk struct {
+	osDisk
+	fail int // the operation that fails, counted down; 0: none
+	part bool
+}
+
+var errNoSpace = errors.New("no space left on device")
+
+func (d *flakyDisk) broken() bool {
+	d.fail--
+	return d.fail == 0
+}
+
+func (d *flakyDisk) Append(label string, f *os.File, data []byte) error {
+	if !d.broken() {
+		return d.osDisk.Append(label, f, data)
+	}
+	if d.part {
+		_ = d.osDisk.Append(label, f, data[:len(data)/2])
+	}
+	return errNoSpace
+}
+
+func (d *flakyDisk) Write(label, path string, data []byte) error {
+	if !d.broken() {
+		return d.osDisk.Write(label, path, data)
+	}
+	if d.part {
+		_ = d.osDisk.Write(label, path, data[:len(data)/2])
+	}
+	return errNoSpace
+}
+
+func open(t interface{ Fatalf(string, ...any) }, dir string, d Disk, now *time.Time, l Limits) *Keys {
+	k, err := Open(Config{Dir: dir, Disk: d, Limits: l, Now: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return k
+}
+
+func request(key string, k kind, what byte) call {
+	return call{project: "p", key: key, kind: k, digest: digest{what}, ref: "ref-" + key}
+}
+
+func result(text string) Frame {
+	return Frame{Channel: aether.Message, Type: aether.MsgReply, Data: []byte(text)}
+}
+
+// TestCrashesForgetNothing makes requests, lets the disk fail and the process die at any moment, and compares what is
+// known afterwards with what was promised.
+func TestCrashesForgetNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "keys")
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		defer os.RemoveAll(dir)
+		disk, now := &flakyDisk{}, time.Now()
+		k := open(t, dir, disk, &now, Limits{})
+		runs := map[string]*Run{}  // under way
+		can := map[string]string{} // what may be known of a key: a set of states
+		ran := map[string]bool{}   // creates that have made a sandbox
+		key := rapid.SampledFrom([]string{"a", "b", "c", "d"})
+		kindOfKey := map[string]kind{"a": kindCreate, "b": kindCommand, "c": kindCall, "d": kindCreate}
+		t.Repeat(map[string]func(*rapid.T){
+			"claim": func(t *rapid.T) {
+				name := key.Draw(t, "key")
+				r, ours, err := k.claim(request(name, kindOfKey[name], 1))
+				switch {
+				case runs[name] != nil:
+					if ours || err != nil || r != runs[name] {
+						t.Fatalf("%s is under way: ours %v, %v", name, ours, err)
+					}
+				case ours:
+					if s := can[name]; s != "" && !bytes.ContainsRune([]byte(s), 'f') {
+						t.Fatalf("%s is run again; it can be %q", name, s)
+					}
+					runs[name], can[name] = r, "b"
+				case api.IsCode(err, api.CodeUnavailable): // not on record, so nothing runs
+				case api.IsCode(err, api.CodeResultGone):
+					if !bytes.ContainsAny([]byte(can[name]), "ln") {
+						t.Fatalf("%s is lost; it can be %q", name, can[name])
+					}
+				case err != nil:
+					t.Fatalf("%v", err)
+				default:
+					if !bytes.ContainsRune([]byte(can[name]), 'd') || r.ref != "ref-"+name {
+						t.Fatalf("%s is done with %q; it can be %q", name, r.ref, can[name])
+					}
+					if err := r.load(); err != nil || kindOfKey[name] != kindCreate && string(r.frames[0].Data) != "result of "+name {
+						t.Fatalf("%s: %v, %v", name, err, r.frames)
+					}
+				}
+			},
+			"finish": func(t *rapid.T) {
+				name := key.Draw(t, "key")
+				if r := runs[name]; r != nil {
+					before := disk.fail
+					if kindOfKey[name] == kindCreate {
+						ran[name] = true
+						r.finish()
+					} else {
+						r.finish(result("result of " + name))
+					}
+					k.told(r)
+					can[name] = "d"
+					if before > 0 && disk.fail <= 0 { // something failed: known to this process, maybe not to the next
+						can[name] = "dnl"
+					}
+					delete(runs, name)
+				}
+			},
+			"free": func(t *rapid.T) {
+				name := key.Draw(t, "key")
+				if r := runs[name]; r != nil {
+					before := disk.fail
+					r.free(errors.New("refused"))
+					can[name] = "f"
+					if before > 0 && disk.fail <= 0 {
+						can[name] = "fl"
+					}
+					delete(runs, name)
+				}
+			},
+			"disk fails": func(t *rapid.T) {
+				disk.fail = rapid.IntRange(1, 4).Draw(t, "at")
+				disk.part = rapid.Bool().Draw(t, "part")
+			},
+			"crash": func(t *rapid.T) {
+				disk.fail = 0
+				k = open(t, dir, disk, &now, Limits{})
+				if err := k.Settle(func(id string) bool { return ran[id[len("ref-"):]] }); err != nil {
+					t.Fatalf("Settle: %v", err)
+				}
+				for name := range runs {
+					can[name] = "l"
+					if kindOfKey[name] == kindCreate {
+						can[name] = "f"
+					}
+				}
+				clear(runs)
+				for name, r := range ran {
+					if r {
+						can[name] += "d"
+					}
+				}
+			},
+			"another day": func(t *rapid.T) {
+				if len(runs) == 0 && rapid.IntRange(0, 9).Draw(t, "long") == 0 {
+					now = now.Add(25 * time.Hour)
+					clear(can)
+					clear(ran)
+				}
+			},
+		})
+	})
+}
+
+func TestAnotherRequestIsRefused(t *testing.T) {
+	now := time.Now()
+	k := open(t, t.TempDir(), nil, &now, Limits{})
+	if _, ours, err := k.claim(request("a", kindCall, 1)); err != nil || !ours {
+		t.Fatalf("%v, %v", ours, err)
+	}
+	if _, _, err := k.claim(request("a", kindCall, 2)); !api.IsCode(err, api.CodeKeyReused) {
+		t.Errorf("another request: %v", err)
+	}
+	other := request("a", kindCall, 2)
+	other.project = "q"
+	if _, ours, err := k.claim(other); err != nil || !ours {
+		t.Errorf("another project: %v, %v", ours, err)
+	}
+}
+
+func TestOldKeysMakeRoom(t *testing.T) {
+	now := time.Now()
+	dir := t.TempDir()
+	k := open(t, dir, nil, &now, Limits{Keys: 10, AllKeys: 15, Young: time.Minute})
+	use := func(project, key string) error {
+		c := request(key, kindCall, 1)
+		c.project = project
+		r, ours, err := k.claim(c)
+		if err == nil && ours {
+			r.finish(result(key))
+		}
+		return err
+	}
+	for i := range 10 {
+		if err := use("p", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := use("p", "one-more"); !api.IsCode(err, api.CodeTooMany) || api.AsError(err).RetryMS == 0 {
+		t.Errorf("an eleventh young key: %v", err)
+	}
+	for i := range 5 {
+		if err := use("q", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := use("q", "one-more"); !api.IsCode(err, api.CodeTooMany) {
+		t.Errorf("a sixteenth young key: %v", err)
+	}
+	now = now.Add(2 * time.Minute)
+	if err := use("p", "one-more"); err != nil {
+		t.Errorf("after two minutes: %v", err)
+	}
+	if _, ours, _ := k.claim(request("9", kindCall, 1)); ours {
+		t.Error("a young key made room before an old one")
+	}
+	if _, ours, err := k.claim(request("0", kindCall, 1)); !ours {
+		t.Errorf("the oldest key is still known: %v", err)
+	}
+	// What is forgotten has no file and no line for ever.
+	now = now.Add(25 * time.Hour)
+	for i := range 3 {
+		if err := use("p", fmt.Sprint("late", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.Sweep()
+	if files, _ := filepath.Glob(filepath.Join(dir, "*.result")); len(files) > 4 {
+		t.Errorf("%d results are left of 3", len(files))
+	}
+}
+
+func TestOldResultsMakeRoom(t *testing.T) {
+	now := time.Now()
+	dir := t.TempDir()
+	l := Limits{Results: 1000}
+	k := open(t, dir, nil, &now, l)
+	for i := range 10 {
+		r, _, err := k.claim(request(fmt.Sprint(i), kindCall, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.finish(result(string(bytes.Repeat([]byte{'x'}, 300))))
+	}
+	for range 2 {
+		var kept []string
+		for i := range 10 {
+			r, ours, err := k.claim(request(fmt.Sprint(i), kindCall, 1))
+			switch {
+			case ours:
+				t.Errorf("%d is run again", i)
+			case err == nil && r.load() == nil:
+				kept = append(kept, fmt.Sprint(i))
+			case !api.IsCode(err, api.CodeResultGone):
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		if diff := cmp.Diff([]string{"7", "8", "9"}, kept); diff != "" {
+			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+		k = open(t, dir, nil, &now, l)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*.result")); len(files) != 3 {
+		t.Errorf("%d files", len(files))
+	}
+}
+
+// TestJournalStaysSmall: segments whose lines hold no more are removed.
+func TestJournalStaysSmall(t *testing.T) {
+	now := time.Now()
+	dir := t.TempDir()
+	k := open(t, dir, nil, &now, Limits{Keys: 100, Young: time.Nanosecond})
+	for i := range 200_000 {
+		now = now.Add(time.Millisecond)
+		r, ours, err := k.claim(request(fmt.Sprint(i), kindCreate, 1))
+		if err != nil || !ours {
+			t.Fatalf("%d: %v, %v", i, ours, err)
+		}
+		r.finish()
+		k.told(r)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(files) > 2 {
+		t.Errorf("%d segments, %v", len(files), err)
+	}
+	if again := open(t, dir, nil, &now, Limits{Keys: 100}); len(again.table) < 100 {
+		t.Errorf("%d keys came back", len(again.table))
+	}
+}
+
+func FuzzLine(f *testing.F) {
+	id, e := keyID{1, 2}, &entry{state: stateDone, kind: kindCommand, digest: digest{3}, project: 4, at: 5, ref: "s1", size: 6, crc: 7}
+	f.Add(string(bytes.TrimSpace(line(id, e))))
+	f.Add("d x 00 00 0 0 - 0 0 0")
+	f.Fuzz(func(t *testing.T, text string) {
+		id, e, ok := parse(text)
+		if !ok {
+			return
+		}
+		again, back, ok := parse(string(bytes.TrimSuffix(line(id, e), []byte{'\n'})))
+		if !ok || again != id || *back != *e {
+			t.Fatalf("%q comes back as %+v, was %+v", text, back, e)
+		}
+	})
+}
+
+func FuzzResult(f *testing.F) {
+	f.Add(encode([]Frame{result("abc"), {Channel: aether.Stdout, End: true}}))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		frames, err := decode(raw)
+		if err == nil && len(encode(frames)) != len(raw) {
+			t.Fatalf("%x has %d bytes again", raw, len(encode(frames)))
+		}
+	})
+}
