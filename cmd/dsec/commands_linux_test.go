@@ -304,7 +304,7 @@ func TestWatch(t *testing.T) {
 		}
 		n += m
 	}
-	if string(buf) != "s1\ns1\n" {
+	if string(buf) != strings.Repeat("s1\n", 2) {
 		t.Errorf("ls --watch = %q", buf)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

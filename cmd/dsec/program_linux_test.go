@@ -174,7 +174,7 @@ func TestDoctorCleansUpAfterAKilledServer(t *testing.T) {
 	if out := clean("doctor", "--clean", "--id-ranges", ids); out != "" || d.alive() == 0 {
 		t.Errorf("--clean took sandboxes that a server would take over: %q", out)
 	}
-	command, _, _ := strings.Cut(c.Fix, " removes")
+	command, _, _ := strings.Cut(c.Fix, " #")
 	if out := clean(strings.Fields(command)[1:]...); !strings.HasPrefix(out, "removed instance "+d.instance) || d.alive() != 0 {
 		t.Errorf("%s: %q, %d processes are left", command, out, d.alive())
 	}

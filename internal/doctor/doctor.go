@@ -26,7 +26,7 @@ type Check struct {
 	Status   Status `json:"status"`
 	Required bool   `json:"required"`      // without it `dsec dev` can't run
 	Found    string `json:"found"`         // what was seen, errors included
-	Fix      string `json:"fix,omitempty"` // what to do; a command where there is one
+	Fix      string `json:"fix,omitempty"` // what to do; a shell command where there is one, with a comment perhaps
 }
 
 // Report is all checks. OK is false when a required one is missing.

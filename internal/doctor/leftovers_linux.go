@@ -196,7 +196,7 @@ func tryLeftovers(_ context.Context, m *machine) (string, error) {
 		command += " --id-ranges " + m.opts.IDRanges
 	}
 	if i := slices.IndexFunc(found, Leftover.Kept); i >= 0 {
-		command += " removes them; dsec dev --data " + found[i].DataDir + " takes over what goes on there"
+		command += "   # or take over what goes on: dsec dev --data " + found[i].DataDir
 	}
 	return strings.Join(parts, "; "), &limitedError{command}
 }

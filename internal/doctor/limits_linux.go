@@ -29,11 +29,11 @@ const (
 )
 
 func tryPIDMax(context.Context, *machine) (string, error) {
-	return atLeast("kernel/pid_max", wantPIDs, "sysctl -w kernel.pid_max=4194304 (dsec dev raises it by itself)")
+	return atLeast("kernel/pid_max", wantPIDs, "sysctl -w kernel.pid_max=4194304   # dsec dev raises it by itself")
 }
 
 func tryInotify(context.Context, *machine) (string, error) {
-	return atLeast("fs/inotify/max_user_instances", wantInotify, "sysctl -w fs.inotify.max_user_instances=65536 (dsec dev raises it by itself)")
+	return atLeast("fs/inotify/max_user_instances", wantInotify, "sysctl -w fs.inotify.max_user_instances=65536   # dsec dev raises it by itself")
 }
 
 func tryMountMax(context.Context, *machine) (string, error) {
@@ -63,10 +63,22 @@ func tryNoFile(context.Context, *machine) (string, error) {
 		return "", err
 	}
 	found := fmt.Sprintf("up to %d", l.Max)
-	if l.Max < wantNoFile {
-		return found, &limitedError{"ulimit -n 1048576 (LimitNOFILE= in a service)"}
+	if l.Max >= wantNoFile {
+		return found, nil
 	}
-	return found, nil
+	if !mayRaiseNoFile(l) {
+		return found + ", and this process may not raise it", &limitedError{"whoever starts this container or session must allow more: docker run --ulimit nofile=1048576:1048576"}
+	}
+	return found, &limitedError{"ulimit -n 1048576   # LimitNOFILE=1048576 in a service"}
+}
+
+// mayRaiseNoFile tries whether the limit can be raised, for an instant.
+func mayRaiseNoFile(now unix.Rlimit) bool {
+	more := unix.Rlimit{Cur: now.Cur, Max: 1 << 20}
+	if unix.Prlimit(0, unix.RLIMIT_NOFILE, &more, nil) != nil {
+		return false
+	}
+	return unix.Prlimit(0, unix.RLIMIT_NOFILE, &now, nil) == nil
 }
 
 func tryAether(context.Context, *machine) (string, error) {
