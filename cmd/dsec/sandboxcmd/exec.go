@@ -62,7 +62,7 @@ func (f *execFlags) resolve(a app) error {
 func (a app) execCommand() *cobra.Command {
 	var ex execFlags
 	var env envFlags
-	var user, workdir, session string
+	var user, workdir, session, key string
 	cmd := &cobra.Command{
 		Use:         "exec [flags] SANDBOX [--] CMD...",
 		Annotations: map[string]string{cli.TakesCommand: "yes"},
@@ -92,7 +92,7 @@ func (a app) execCommand() *cobra.Command {
 			}
 			return a.WithClient(func(c *libdsec.Client) error {
 				return a.foreground(cmd.Context(), c.Sandbox(args[0]), libdsec.Cmd{
-					Argv: cli.CommandOf(args), Env: vars, Cwd: workdir, User: user, Session: session, Timeout: ex.timeout,
+					Argv: cli.CommandOf(args), Env: vars, Cwd: workdir, User: user, Session: session, Timeout: ex.timeout, Key: key,
 				}, &ex)
 			})
 		},
@@ -102,6 +102,7 @@ func (a app) execCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` to run as (default: the sandbox's)")
 	cmd.Flags().StringVarP(&workdir, "workdir", "w", "", "working directory `DIR` (default: the sandbox's)")
 	cmd.Flags().StringVar(&session, "session", "", "run in this shell session, `ID`")
+	addKey(cmd, &key)
 	return cmd
 }
 

@@ -19,6 +19,7 @@ func (a app) runCommand() *cobra.Command {
 	var spec specFlags
 	var ex execFlags
 	var keep, rm bool
+	var key string
 	cmd := &cobra.Command{
 		Use:         "run [flags] IMAGE [-- CMD...]",
 		Annotations: map[string]string{cli.TakesCommand: "yes"},
@@ -41,12 +42,13 @@ func (a app) runCommand() *cobra.Command {
 				return err
 			}
 			return a.WithClient(func(c *libdsec.Client) error {
-				return a.runInNew(cmd.Context(), c, want, runPlan{ex: &ex, argv: cli.CommandOf(args), keep: keep || !rm})
+				return a.runInNew(cmd.Context(), c, want, runPlan{ex: &ex, argv: cli.CommandOf(args), keep: keep || !rm, key: key})
 			})
 		},
 	}
 	spec.add(cmd)
 	ex.add(cmd)
+	addKey(cmd, &key)
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running")
 	cmd.Flags().BoolVar(&rm, "rm", true, "stop the sandbox at the end; --rm=false is --keep")
 	return cmd
@@ -57,6 +59,7 @@ type runPlan struct {
 	ex   *execFlags
 	argv []string
 	keep bool
+	key  string
 }
 
 // runInNew makes the sandbox, runs the plan in it, and stops it whichever way that went.
@@ -64,7 +67,7 @@ func (a app) runInNew(ctx context.Context, c *libdsec.Client, spec api.Spec, pla
 	if err := plan.ex.resolve(a); err != nil {
 		return err
 	}
-	sb, err := a.create(ctx, c, spec)
+	sb, err := a.create(ctx, c, spec, plan.key)
 	if err != nil {
 		return err
 	}
@@ -83,12 +86,15 @@ func (a app) runInNew(ctx context.Context, c *libdsec.Client, spec api.Spec, pla
 	}
 	// The sandbox has the variables, user and directory already.
 	command := libdsec.Cmd{Argv: plan.argv, Timeout: plan.ex.timeout}
+	if plan.key != "" {
+		command.Key = plan.key + ".run"
+	}
 	return a.foreground(ctx, sb, command, plan.ex)
 }
 
 // create makes a sandbox. An interrupt doesn't break the request off, because then nobody would know what came of it:
 // whoever called finds ctx ended, and the sandbox to stop.
-func (a app) create(ctx context.Context, c *libdsec.Client, spec api.Spec) (*libdsec.Sandbox, error) {
+func (a app) create(ctx context.Context, c *libdsec.Client, spec api.Spec, key string) (*libdsec.Sandbox, error) {
 	done := a.Progress("creating the sandbox")
 	defer done()
 	limited, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -96,5 +102,5 @@ func (a app) create(ctx context.Context, c *libdsec.Client, spec api.Spec) (*lib
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(stopLimit, func() { cancel(context.Cause(ctx)) })
 	})()
-	return c.Create(limited, spec)
+	return c.Create(limited, spec, keyed(key)...)
 }

@@ -30,7 +30,7 @@ func (a app) command() *cobra.Command {
 
 func (a app) createCommand() *cobra.Command {
 	var spec specFlags
-	var format string
+	var format, key string
 	cmd := &cobra.Command{
 		Use:         "create [flags] IMAGE [-- CMD...]",
 		Annotations: map[string]string{cli.TakesCommand: "yes"},
@@ -49,7 +49,7 @@ func (a app) createCommand() *cobra.Command {
 			}
 			want.Command = cli.CommandOf(args)
 			return a.WithClient(func(c *libdsec.Client) error {
-				sb, err := a.create(cmd.Context(), c, want)
+				sb, err := a.create(cmd.Context(), c, want, key)
 				if err != nil {
 					return err
 				}
@@ -64,6 +64,7 @@ func (a app) createCommand() *cobra.Command {
 		},
 	}
 	spec.add(cmd)
+	addKey(cmd, &key)
 	cli.OutputFlag(cmd, &format)
 	return cmd
 }
