@@ -296,6 +296,9 @@ func (f *fileCall) suffix(r *http.Request, n int64) (wanted, error) {
 	return wanted{given: true, from: max(0, info.Size-n)}, nil
 }
 
+// uploadChunk is how much of an upload is read at a time: two frames towards the aether.
+const uploadChunk = 128 << 10
+
 // putFile writes a file, or unpacks a tar stream into a directory.
 func (s *Server) putFile(c *call, r *http.Request) error {
 	f, err := s.fileCall(c, r)
@@ -316,7 +319,7 @@ func (s *Server) putFile(c *call, r *http.Request) error {
 		return err
 	}
 	defer st.Reset(nil)
-	chunk := make([]byte, inputChunk)
+	chunk := make([]byte, uploadChunk)
 	for {
 		n, err := r.Body.Read(chunk)
 		if n > 0 && st.Write(ctx, aether.Stdin, chunk[:n]) != nil {
