@@ -47,6 +47,7 @@ func tags() []Tag {
 		{"ports", "Programs that listen inside a sandbox."},
 		{"observing", "Use, events and logs. None of it wakes a sandbox."},
 		{"images", "What sandboxes start from."},
+		{"access", "Projects, tokens, and the log of who did what."},
 		{"server", "The server itself."},
 	}
 }
@@ -94,7 +95,7 @@ func New(pending []string) (*Document, error) {
 func Operations() []Operation {
 	var all []Operation
 	for _, ops := range [][]Operation{
-		sandboxOperations(), processOperations(), sessionOperations(), fileOperations(), portOperations(), imageOperations(), serverOperations(),
+		sandboxOperations(), processOperations(), sessionOperations(), fileOperations(), portOperations(), imageOperations(), iamOperations(), serverOperations(),
 	} {
 		all = append(all, ops...)
 	}
@@ -149,9 +150,16 @@ func (d *Document) JSON() ([]byte, error) {
 		{"paths", paths},
 		{"components", object{
 			{"securitySchemes", object{{"bearer", object{
-				{"type", "http"}, {"scheme", "bearer"}, {"description", "the token of the context file that `dsec config show` names"},
+				{"type", "http"}, {"scheme", "bearer"}, {"description", "the token of the context file that `dsec config show` names, or one that was made of it; operations name the scope that it needs"},
 			}}}},
 			{"schemas", named},
+			{"parameters", object{{"Project", object{
+				{"name", api.HeaderProject},
+				{"in", "header"},
+				{"required", false},
+				{"description", "the project to act in; default: the token's own"},
+				{"schema", &Schema{Type: "string", Pattern: projectPattern}},
+			}}}},
 			{"responses", d.problemResponses()},
 		}},
 	}
@@ -189,6 +197,9 @@ func (d *Document) pathParameters(op *Operation, names []string) []object {
 	params := make([]object, len(names))
 	for i, name := range names {
 		p := pathWords()[name]
+		if strings.HasPrefix(op.Path, "/v1/tokens/") {
+			p = pathWords()["token"]
+		}
 		params[i] = object{{"name", name}, {"in", "path"}, {"required", true}, {"description", p.Description}, {"schema", p.Schema}}
 		for _, e := range d.Examples {
 			if value, ok := pathValue(op.Path, e.Path, name); ok {
@@ -224,15 +235,23 @@ func (d *Document) operation(op *Operation) object {
 	if op.Description != "" {
 		out = append(out, member{"description", op.Description})
 	}
-	if op.Public {
-		out = append(out, member{"security", []object{}})
-	}
 	examples := d.ExamplesOf(op.ID)
-	if len(op.Params) > 0 {
-		params := make([]object, len(op.Params))
-		for i := range op.Params {
-			params[i] = parameter(&op.Params[i], examples)
+	var params []object
+	for i := range op.Params {
+		params = append(params, parameter(&op.Params[i], examples))
+	}
+	switch scope := op.Scope(); {
+	case op.Public:
+		out = append(out, member{"security", []object{}})
+	default:
+		scopes := []api.Scope{}
+		if scope != "" {
+			scopes = append(scopes, scope)
 		}
+		out = append(out, member{"security", []object{{{"bearer", scopes}}}})
+		params = append(params, object{{"$ref", "#/components/parameters/Project"}})
+	}
+	if len(params) > 0 {
 		out = append(out, member{"parameters", params})
 	}
 	if op.Body != nil {

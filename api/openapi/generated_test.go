@@ -66,25 +66,17 @@ func same(t *testing.T, path string, want []byte, update bool) {
 func wordsOf(t *testing.T) []byte {
 	t.Helper()
 	words, codes := map[string]string{}, [][2]string{}
-	for _, file := range apiFiles(t) {
-		for _, decl := range file.Decls {
-			gen, ok := decl.(*ast.GenDecl)
-			if !ok {
-				continue
-			}
-			for _, spec := range gen.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					typeWords(words, gen, spec)
-				case *ast.ValueSpec:
-					if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Code" {
-						value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-						if err != nil {
-							t.Fatal(err)
-						}
-						codes = append(codes, [2]string{value, strings.TrimSpace(spec.Comment.Text())})
-					}
+	for _, spec := range specs(t) {
+		switch spec := spec.(type) {
+		case *ast.TypeSpec:
+			typeWords(words, spec)
+		case *ast.ValueSpec:
+			if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Code" {
+				value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
 				}
+				codes = append(codes, [2]string{value, strings.TrimSpace(spec.Comment.Text())})
 			}
 		}
 	}
@@ -104,6 +96,27 @@ func wordsOf(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// specs are the declarations of package api; a type without a comment of its own has that of its group.
+func specs(t *testing.T) []ast.Spec {
+	t.Helper()
+	var all []ast.Spec
+	for _, file := range apiFiles(t) {
+		for _, decl := range file.Decls {
+			gen, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range gen.Specs {
+				if spec, ok := spec.(*ast.TypeSpec); ok && spec.Doc == nil {
+					spec.Doc = gen.Doc
+				}
+				all = append(all, spec)
+			}
+		}
+	}
+	return all
 }
 
 func apiFiles(t *testing.T) []*ast.File {
@@ -129,11 +142,7 @@ func apiFiles(t *testing.T) []*ast.File {
 }
 
 // typeWords adds the comments of a type and its fields.
-func typeWords(words map[string]string, gen *ast.GenDecl, spec *ast.TypeSpec) {
-	doc := spec.Doc
-	if doc == nil {
-		doc = gen.Doc
-	}
+func typeWords(words map[string]string, spec *ast.TypeSpec) {
 	fields := map[string]string{}
 	st, ok := spec.Type.(*ast.StructType)
 	if ok {
@@ -143,7 +152,7 @@ func typeWords(words map[string]string, gen *ast.GenDecl, spec *ast.TypeSpec) {
 			}
 		}
 	}
-	words[spec.Name.Name] = plain(doc.Text(), fields)
+	words[spec.Name.Name] = plain(spec.Doc.Text(), fields)
 	if !ok {
 		return
 	}

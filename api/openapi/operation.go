@@ -115,7 +115,7 @@ func codes(sets ...[]api.Code) []api.Code {
 func everywhere() []api.Code {
 	return []api.Code{
 		api.CodeInvalid, api.CodeUnknownField, api.CodeUnauthenticated, api.CodeForbidden, api.CodeTooMany, api.CodeInternal, api.CodeUnavailable,
-		api.CodeTimeout,
+		api.CodeTimeout, api.CodeNotFound, // of the project that the request is to act in
 	}
 }
 
@@ -185,11 +185,13 @@ func pathParams(path string) []string {
 // pathWords describe the parameters of paths.
 func pathWords() map[string]Param {
 	return map[string]Param{
-		"id":   {Description: "a sandbox's id", Schema: &Schema{Type: "string", Pattern: sandboxPattern}},
-		"pid":  {Description: "a process's id, as its start answered it; not its number inside the sandbox", Schema: &Schema{Type: "string", MaxLength: 128}},
-		"sid":  {Description: "a session's id", Schema: &Schema{Type: "string", Pattern: `^[A-Za-z0-9_-]{1,64}$`}},
-		"port": {Description: "a TCP port of 127.0.0.1 inside the sandbox", Schema: &Schema{Type: "integer", Minimum: new(1.0), Maximum: new(65535.0)}},
-		"path": {Description: "the path that the program is asked for", Schema: &Schema{Type: "string"}},
-		"name": {Description: "an image's name", Schema: &Schema{Type: "string", Pattern: imagePattern}},
+		"id":      {Description: "a sandbox's id", Schema: &Schema{Type: "string", Pattern: sandboxPattern}},
+		"pid":     {Description: "a process's id, as its start answered it; not its number inside the sandbox", Schema: &Schema{Type: "string", MaxLength: 128}},
+		"sid":     {Description: "a session's id", Schema: &Schema{Type: "string", Pattern: `^[A-Za-z0-9_-]{1,64}$`}},
+		"port":    {Description: "a TCP port of 127.0.0.1 inside the sandbox", Schema: &Schema{Type: "integer", Minimum: new(1.0), Maximum: new(65535.0)}},
+		"path":    {Description: "the path that the program is asked for", Schema: &Schema{Type: "string"}},
+		"project": {Description: "a project's name", Schema: &Schema{Type: "string", Pattern: projectPattern}},
+		"token":   {Description: "a token's id, or the beginning of it or of the secret, where only one begins so", Schema: &Schema{Type: "string"}},
+		"name":    {Description: "an image's name", Schema: &Schema{Type: "string", Pattern: imagePattern}},
 	}
 }

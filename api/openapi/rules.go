@@ -20,10 +20,19 @@ type rule struct {
 // Patterns of ids.
 const (
 	sandboxPattern = `^[a-z][a-z0-9]{19,30}$`
+	projectPattern = `^[a-z][a-z0-9-]{0,62}$`
 	imagePattern   = `^[a-z0-9][a-z0-9._-]{0,127}$`
 )
 
 func words(s ...any) []any { return s }
+
+func scopes() []any {
+	var all []any
+	for _, s := range api.Scopes() {
+		all = append(all, string(s))
+	}
+	return all
+}
 
 func atLeast(n float64) rule { return rule{minimum: &n} }
 
@@ -37,7 +46,14 @@ func rules() map[string]rule {
 	return map[string]rule{
 		"Spec": strict, "Resources": strict, "TTL": strict, "Mount": strict, "Network": strict, "Integrity": strict, "SecretReference": strict,
 		"Patch": strict, "ExecRequest": strict, "StartRequest": strict, "Size": strict, "SignalRequest": strict, "SessionRequest": strict,
-		"ProcessInput": strict,
+		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict,
+
+		"Role":                {enum: words("admin", "developer", "reader")},
+		"Scope":               {enum: scopes()},
+		"Decision":            {enum: words("allow", "deny")},
+		"ProjectSpec.Name":    {pattern: projectPattern},
+		"TokenSpec.Label":     {maxLength: 100},
+		"TokenSpec.ExpiresIn": between(1, 10*365*86400),
 
 		"State": {enum: words("creating", "running", "pausing", "paused", "resuming", "snapshotting", "forking", "stopping", "stopped", "failed")},
 

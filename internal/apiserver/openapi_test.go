@@ -13,6 +13,13 @@ import (
 // TestEveryRouteIsDescribed holds the mux and the OpenAPI document to each other.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	s := newRig(t).srv
+	served := map[string]bool{}
+	for pattern := range s.served() {
+		served[pattern] = true
+	}
+	for pattern := range s.face.Routes() {
+		served[pattern] = true
+	}
 	described, wildcards := map[string]bool{}, regexp.MustCompile(`\{\w+(\.\.\.)?\}`)
 	for _, op := range openapi.Operations() {
 		described[op.Method+" "+op.Path] = true
@@ -25,8 +32,11 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, pattern := s.mux.Handler(req)
-		if _, served := s.served()[pattern]; !served {
+		if !served[pattern] {
 			t.Errorf("%s: %s %s is described and served by %q only", op.ID, op.Method, op.Path, pattern)
+		}
+		if need, _ := s.face.Need(pattern); !op.Public && need.Scope() != op.Scope() {
+			t.Errorf("%s: it needs the scope %q and is described with %q", op.ID, need.Scope(), op.Scope())
 		}
 	}
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
@@ -34,13 +44,8 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 			t.Errorf("%s %s is served and not described", method, routePorts)
 		}
 	}
-	for pattern := range s.served() {
-		method, path, ok := strings.Cut(pattern, " ")
-		if !ok { // every method
-			method, path = http.MethodGet, pattern
-		}
-		path = strings.ReplaceAll(path, "...}", "}")
-		if !described[method+" "+path] {
+	for pattern := range served {
+		if !described[pattern] {
 			t.Errorf("%s is served and not described: add it to api/openapi and run go generate ./api/openapi", pattern)
 		}
 	}

@@ -48,6 +48,7 @@ func TestContract(t *testing.T) {
 	n := testbed.Start(t, testbed.Options{})
 	w := &world{t: t, n: n, d: load(t, n), wire: newWire(n), statuses: map[string]int{}, processes: map[string]string{}}
 	defer w.wire.close()
+	w.others()
 	w.renew()
 	slices.SortFunc(w.d.ops, func(a, b *operation) int { return strings.Compare(a.ID, b.ID) })
 	whole := 0
@@ -84,6 +85,9 @@ type world struct {
 	d    *document
 	wire *wire
 
+	stranger   string            // a token of another project
+	token      string            // the id of one that may be revoked
+	project    string            // one that may be deleted
 	box, ended string            // a sandbox that runs, and one that has ended
 	processes  map[string]string // in the one that runs: "input", "terminal", "done"
 	requests   int
@@ -145,6 +149,20 @@ func (w *world) renew() {
 	}
 }
 
+// others makes a project with a token that has everything there and nothing elsewhere.
+func (w *world) others() {
+	w.t.Helper()
+	w.must("POST", "/v1/projects", `{"name":"other"}`, nil)
+	var made struct{ Secret string }
+	c := w.authorised("POST", "/v1/tokens", `{"role":"admin"}`)
+	c.headers = append(c.headers, "X-Dsec-Project: other")
+	a, err := w.wire.do(c)
+	if err != nil || a.status != http.StatusCreated || json.Unmarshal(a.body, &made) != nil {
+		w.t.Fatalf("make a token: %v, %v", a, err)
+	}
+	w.stranger = made.Secret
+}
+
 // draw makes a request to an operation.
 func (w *world) draw(rt *rapid.T, op *operation) *call {
 	g := &generator{d: w.d, rt: rt}
@@ -152,7 +170,10 @@ func (w *world) draw(rt *rapid.T, op *operation) *call {
 	odd := []string{"x", "%00", "%2e%2e", "a%2Fb", strings.Repeat("z", 300), "%ff", "%zz", "saaaaaaaaaaaaaaaaaaaaa", "..", "S", "%20", "%C3%A9", "-1"}
 	ids := map[string][]string{
 		"id": {w.box, w.box, w.box, w.box, w.box, w.box, w.ended}, "pid": {w.processes["input"], w.processes["terminal"], w.processes["done"], "start"}, "sid": {"s1", "s1", "s2"},
-		"name": {"busybox", "busybox", "made", "nothing"}, "project": {"default"}, "port": {"80", "0", "65536", "x"}, "path": {"", "a/b"},
+		"name": {"busybox", "busybox", "made", "nothing"}, "project": {"default", w.project, w.project, "nothing"}, "port": {"80", "0", "65536", "x"}, "path": {"", "a/b"},
+	}
+	if strings.HasPrefix(op.Path, "/v1/tokens") {
+		ids["id"] = []string{w.token, w.token, "nothing", "a"}
 	}
 	for _, name := range params(op.Path) {
 		value := rapid.SampledFrom(append([]string{""}, odd...)).Draw(rt, name)
@@ -195,7 +216,7 @@ func (w *world) headers(rt *rapid.T, op *operation, c *call, media string) {
 	}
 	token := "Bearer " + w.n.Token
 	if one(rt, 20, "stranger") {
-		token = rapid.SampledFrom([]string{"", "Bearer", "Bearer dsec_aaaaaaaaaaaaaaaaaaaaaaaaaa", "Basic " + w.n.Token, "Bearer " + w.n.Token + "x", "Bearer \xff", "Bearer " + strings.Repeat("t", 4000)}).Draw(rt, "token")
+		token = rapid.SampledFrom([]string{"Bearer " + w.stranger, "Bearer " + w.stranger, "Bearer " + w.stranger, "", "Bearer", "Bearer dsec_aaaaaaaaaaaaaaaaaaaaaaaaaa", "Basic " + w.n.Token, "Bearer " + w.n.Token + "x", "Bearer \xff", "Bearer " + strings.Repeat("t", 4000)}).Draw(rt, "token")
 	}
 	if token != "" {
 		c.headers = append(c.headers, "Authorization: "+token)
@@ -224,6 +245,7 @@ func (w *world) headers(rt *rapid.T, op *operation, c *call, media string) {
 	add("Upgrade", "websocket", "aether", "h2c")
 	add("Connection", "Upgrade", "close")
 	add("Origin", "null", "https://evil.example", "http://localhost")
+	add("X-Dsec-Project", "default", "other", "nothing", "*", "a b", "..")
 	add("X-Request-Id", "mine-1", "a b", strings.Repeat("r", 500), "<script>")
 }
 
@@ -262,6 +284,19 @@ func (w *world) step(rt *rapid.T, op *operation) {
 
 // prepare makes what an operation needs and doesn't find.
 func (w *world) prepare(rt *rapid.T, op *operation) {
+	switch {
+	case op.ID == "revokeToken" && one(rt, 2, "a token"), op.ID == "getToken" && w.token == "":
+		var made struct{ ID string }
+		w.must("POST", "/v1/tokens", `{"label":"to be revoked"}`, &made)
+		w.token = made.ID
+		clear(w.seen)
+	case op.ID == "deleteProject" && one(rt, 2, "a project"):
+		w.project = "p" + strconv.Itoa(w.requests) // a deleted one's name rests for an hour
+		if a, err := w.wire.do(w.authorised("POST", "/v1/projects", `{"name":"`+w.project+`"}`)); err != nil || a.status != http.StatusCreated && a.status != http.StatusConflict {
+			rt.Fatalf("make a project: %v, %v", a, err)
+		}
+		clear(w.seen)
+	}
 	if op.ID == "removeImage" && one(rt, 3, "an image") {
 		c := w.authorised("POST", "/v1/images?name=made&replace=1", string(goodTar))
 		if a, err := w.wire.do(c); err != nil || a.status != http.StatusCreated {
@@ -276,6 +311,8 @@ func (w *world) judge(op *operation, c *call, a *answer) error {
 	switch {
 	case a.status == http.StatusInternalServerError:
 		return fmt.Errorf("a fault of ours")
+	case a.status < 300 && w.foreign(c) && (strings.Contains(c.target, w.box) || w.ended != "" && strings.Contains(c.target, w.ended)):
+		return fmt.Errorf("a sandbox of one project is served to another's token")
 	case c.method == http.MethodHead && a.status >= 400:
 		return nil // an answer without a body says what its status says
 	case w.elsewhere(op, c):
@@ -291,6 +328,11 @@ func (w *world) judge(op *operation, c *call, a *answer) error {
 		return w.fits(op, c)
 	}
 	return nil
+}
+
+// foreign tells whether a request comes from another project.
+func (w *world) foreign(c *call) bool {
+	return slices.Contains(c.headers, "Authorization: Bearer "+w.stranger)
 }
 
 // elsewhere tells whether a request went to another route than the operation's: by its method, or by an id that isn't one.
@@ -382,7 +424,11 @@ func (w *world) look(op *operation, anew bool) string {
 		Items []struct{ Name, Digest string }
 	}
 	w.must("GET", "/v1/images", "", &images)
-	seen := fmt.Sprint(living, images)
+	var projects struct{ Items []struct{ Name string } }
+	w.must("GET", "/v1/projects?limit=1000", "", &projects)
+	var tokens struct{ Items []struct{ ID string } }
+	w.must("GET", "/v1/tokens?limit=1000&all=true", "", &tokens)
+	seen := fmt.Sprint(living, images, projects, tokens)
 	if files {
 		var r struct{ Stdout string }
 		w.must("POST", "/v1/sandboxes/"+w.box+"/exec", `{"shell":"find /w /tmp /root -xdev -exec stat -c '%n %s %a %u %F' {} +"}`, &r)
@@ -398,13 +444,16 @@ func (w *world) tidy(op *operation, c *call, a *answer) {
 		return
 	}
 	clear(w.seen)
-	var made struct{ ID string }
 	switch {
 	case a.status >= 300:
 	case op.ID == "createSandbox" && c.method == op.Method:
-		if err := json.Unmarshal(a.body, &made); err == nil && made.ID != "" {
-			w.must("DELETE", "/v1/sandboxes/"+made.ID, "", nil)
-		}
+		w.retract(c, a, "/v1/sandboxes/")
+		return
+	case op.ID == "createToken":
+		w.retract(c, a, "/v1/tokens/")
+		return
+	case op.ID == "createProject" && c.method == op.Method:
+		w.must("DELETE", a.header.Get("Location"), "", nil)
 		return
 	case op.ID == "importImage":
 		var images struct {
@@ -427,6 +476,23 @@ func (w *world) tidy(op *operation, c *call, a *answer) {
 	changes := []string{"removeFile", "changeFile", "writeFile", "createSession", "startProcess"}
 	if box.State != "running" || a.status < 300 && (slices.Contains(ends, op.ID) || slices.Contains(changes, op.ID) && w.requests%8 == 0) || w.requests%100 == 0 {
 		w.renew()
+	}
+}
+
+// retract takes back what a request has made, as who made it.
+func (w *world) retract(c *call, a *answer, under string) {
+	var made struct{ ID string }
+	if json.Unmarshal(a.body, &made) != nil || made.ID == "" {
+		return
+	}
+	back := &call{method: "DELETE", target: under + made.ID}
+	for _, h := range c.headers {
+		if strings.HasPrefix(h, "Authorization:") || strings.HasPrefix(h, "X-Dsec-Project:") {
+			back.headers = append(back.headers, h)
+		}
+	}
+	if a, err := w.wire.do(back); err != nil || a.status != http.StatusOK {
+		w.t.Fatalf("%v: %v, %v", back, a, err)
 	}
 }
 

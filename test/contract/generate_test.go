@@ -110,8 +110,15 @@ func unwanted(name string) bool {
 func arrays() map[string][]any {
 	return map[string][]any{
 		"argv": {
-			[]any{"true"}, []any{"echo", "héllo", ""}, []any{"cat"}, []any{"sh", "-c", "exit 3"}, []any{"nothing"}, []any{"/"}, []any{"printf", `\377\000`},
-			[]any{"head", "-c", "200000", "/dev/zero"}, []any{"sh", "-c", "kill -9 $$"},
+			[]any{"true"},
+			[]any{"echo", "héllo", ""},
+			[]any{"cat"},
+			[]any{"sh", "-c", "exit 3"},
+			[]any{"nothing"},
+			[]any{"/"},
+			[]any{"printf", `\377\000`},
+			[]any{"head", "-c", "200000", "/dev/zero"},
+			[]any{"sh", "-c", "kill -9 $$"},
 		},
 		"command": {[]any{"true"}, []any{"sleep", "600"}, []any{"sh", "-c", "echo out; echo err >&2"}, []any{"nothing"}},
 	}
@@ -122,7 +129,7 @@ func texts() map[string][]any {
 	return map[string][]any{
 		"image": {"busybox", "busybox", "busybox", "nothing"}, "shell": {"true", "echo a; exit 7", "cat", "cd /tmp", "read x; echo $x", "("}, "cwd": {"/", "/tmp", "/nothing", "tmp"},
 		"workdir": {"/", "/new/dir"}, "user": {"root", "0:0", "1000", "nobody", "strange"}, "session": {"s1", "other"}, "id": {"s1", "s2", "s 3"},
-		"signal": {"SIGINT", "TERM", "9", "SIGNOPE", "0"}, "hostname": {"box", "a.b", "-"},
+		"signal": {"SIGINT", "TERM", "9", "SIGNOPE", "0"}, "hostname": {"box", "a.b", "-"}, "project": {"default", "other", "*", "nothing"},
 	}
 }
 
@@ -142,7 +149,12 @@ func (g *generator) text(name string, s map[string]any) any {
 // broken draws a value that is likely to fit nothing.
 func (g *generator) broken() any {
 	return rapid.SampledFrom([]any{
-		nil, true, "", "x", "0", -1, 0, 1, 1.5, []any{}, []any{nil}, map[string]any{}, map[string]any{"a": 1}, token("NaN"), token("-Infinity"), token("1e400"), token("-0"),
+		nil, true, "", "x", "0", -1, 0, 1, 1.5,
+		[]any{},
+		[]any{nil},
+		map[string]any{},
+		map[string]any{"a": 1},
+		token("NaN"), token("-Infinity"), token("1e400"), token("-0"),
 		token("1e3"), token("9223372036854775808"), token("-9223372036854775809"), token("99999999999999999999999999"), token("0x10"), token("01"), token(`"\u0000"`), token(`"\ud800"`),
 		token("\"\xff\""), token(`"`), token("{"), token(""), token(strings.Repeat("[", 100) + strings.Repeat("]", 100)), strings.Repeat("x", 140_000), "/../..", "é\u202e",
 	}).Draw(g.rt, "broken")
@@ -243,7 +255,7 @@ func (g *generator) query(op *operation, known map[string][]string) string {
 	var parts []string
 	odd := one(g.rt, 5, "odd query")
 	for _, p := range list(op.node["parameters"]) {
-		p := p.(map[string]any)
+		_, p := g.d.resolve("", p.(map[string]any))
 		name := p["name"].(string)
 		if p["in"] != "query" || p["required"] != true && !one(g.rt, 4, name+"?") {
 			continue

@@ -107,6 +107,14 @@ func needOf(operation string, scope api.Scope) Need {
 	return n
 }
 
+// Scope is the scope that is needed; "" where any valid token will do.
+func (n Need) Scope() api.Scope {
+	if n.scope == anybody {
+		return ""
+	}
+	return n.scope
+}
+
 // Allow decides whether a principal may do what needs n. The error is an [*api.Error].
 func (n Need) Allow(p iam.Principal) error {
 	if n.scope == anybody && p.Token != "" || p.Can.Holds(n.set) {
