@@ -28,7 +28,7 @@ var housePlan = [][]string{
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/ports"},
-	{"internal/apiserver/docs", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface"},
+	{"internal/apiserver/docs", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},
 	{"internal/iam", "internal/iam/audit"},
 	{"internal/state"}, // etcd
 	// The public RL packages; they reach sandboxes only through libdsec.
@@ -42,7 +42,7 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
-	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events"},
+	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance"},
 	{"internal/image/importer"},
 	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar"},
 	{"internal/chronus"},
@@ -81,7 +81,7 @@ var onlyFor = []struct {
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/chronus/...",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/edge/instance", "internal/chronus/...",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},

@@ -121,7 +121,7 @@ func (c *call) end(r *http.Request) {
 	if c.status == 0 {
 		c.status = statusClientGone
 	}
-	c.server.metrics.observe(c.route, c.status, took)
+	c.server.metrics.Observe(c.route, c.status, took)
 	c.record(r)
 	level := slog.LevelInfo
 	if c.status >= http.StatusInternalServerError {

@@ -35,6 +35,6 @@ func (s *Server) ready(c *call, r *http.Request) error {
 
 // scrape answers with the metrics. Gathering needs no request of the edge's.
 func (s *Server) scrape(c *call, r *http.Request) error {
-	s.metrics.handler.ServeHTTP(c, r)
+	s.metrics.Handler.ServeHTTP(c, r)
 	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/guard"
 	"github.com/dsec-io/dsec/internal/apiserver/iamface"
+	"github.com/dsec-io/dsec/internal/apiserver/metrics"
 	"github.com/dsec-io/dsec/internal/apiserver/ports"
 	"github.com/dsec-io/dsec/internal/iam"
 	"github.com/dsec-io/dsec/internal/iam/audit"
@@ -34,11 +36,11 @@ type Config struct {
 type Server struct {
 	log      *slog.Logger
 	mux      *http.ServeMux
-	guard    guard
+	guard    guard.Guard
 	face     *iamface.Face
 	edge     *edgelink.Pool
 	ports    *ports.Proxy
-	metrics  *metrics
+	metrics  *metrics.Metrics
 	decoders decoders
 	scratch  sync.Pool // *[]byte, for bodies and answers
 
@@ -71,14 +73,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.EdgeConns <= 0 {
 		cfg.EdgeConns = 2
 	}
-	m, err := newMetrics(cfg.Registry)
+	m, err := metrics.New(cfg.Registry)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
 		log:     cfg.Logger,
 		mux:     http.NewServeMux(),
-		guard:   newGuard(cfg.Listen, cfg.Hosts),
+		guard:   guard.New(cfg.Listen, cfg.Hosts),
 		edge:    edgelink.New(cfg.EdgeSocket, cfg.EdgeConns),
 		ports:   ports.New(cfg.Logger),
 		metrics: m,
@@ -139,10 +141,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // admit decides whether a request may be looked at: is it meant for us, and from somebody we know?
 func (s *Server) admit(c *call, r *http.Request) (iam.Admission, *api.Error) {
-	if err := s.guard.check(r); err != nil {
+	if err := s.guard.Check(r); err != nil {
 		return iam.Admission{}, err
 	}
-	if c.public = isPublic(r); c.public {
+	if c.public = guard.IsPublic(r); c.public {
 		return iam.Admission{Ctx: r.Context(), Done: func() {}}, nil
 	}
 	in, err := s.face.Admit(r)

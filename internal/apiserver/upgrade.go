@@ -48,8 +48,8 @@ func (s *Server) upgrade(c *call, r *http.Request) error {
 	s.background.Add(1) // the HTTP server no longer waits for us
 	defer s.background.Done()
 	c.status = http.StatusSwitchingProtocols
-	s.metrics.upgrades.Inc()
-	defer s.metrics.upgrades.Dec()
+	s.metrics.Upgrades.Inc()
+	defer s.metrics.Upgrades.Dec()
 	s.serveAether(r.Context(), c, rw, buffered.Reader)
 	return nil
 }
