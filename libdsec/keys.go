@@ -31,15 +31,6 @@ const (
 // is sent within a day. A caller that may die, and send its request again in another life, keeps the key.
 func NewKey() string { return strings.ToLower(rand.Text()) }
 
-// RequestOption changes one request.
-type RequestOption func(*request)
-
-// request is what options say.
-type request struct{ key string }
-
-// WithKey gives a request an idempotency key of the caller's own.
-func WithKey(key string) RequestOption { return func(r *request) { r.key = key } }
-
 // tries decides whether a request is sent again. One without a key is, some times, when nothing has run; one with a key
 // also when its answer was lost, until that has gone on for a minute.
 type tries struct {

@@ -22,15 +22,17 @@ type Sandbox struct {
 }
 
 // Create makes a sandbox and returns when it answers commands. It is sent under an idempotency key, so that a lost answer
-// can be asked for again: there is one sandbox, however often it was sent. A create that fails, and one whose ctx ends, may
-// be found by the key alone: [WithKey] gives it one that the caller knows.
-func (c *Client) Create(ctx context.Context, spec api.Spec, opts ...RequestOption) (*Sandbox, error) {
-	r := request{key: NewKey()}
-	for _, opt := range opts {
-		opt(&r)
-	}
+// can be asked for again: there is one sandbox, however often it was sent. What is made for a create whose ctx ends is
+// taken back by the server some seconds later.
+func (c *Client) Create(ctx context.Context, spec api.Spec) (*Sandbox, error) {
+	return c.CreateOnce(ctx, NewKey(), spec)
+}
+
+// CreateOnce is Create under an idempotency key of the caller's own, who may thus ask for the same sandbox again in another
+// life.
+func (c *Client) CreateOnce(ctx context.Context, key string, spec api.Spec) (*Sandbox, error) {
 	var info api.Sandbox
-	if err := c.keyed(ctx, "/v1/sandboxes", r.key, spec, &info); err != nil {
+	if err := c.keyed(ctx, "/v1/sandboxes", key, spec, &info); err != nil {
 		return nil, err
 	}
 	return c.handle(info), nil

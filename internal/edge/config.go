@@ -14,10 +14,8 @@ import (
 
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/images"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 )
-
-// maxHome is the highest home number that fits into an id.
-const maxHome = 1<<20 - 1
 
 // Config is what an [Edge] is made of. Instance, Backend and Image are required.
 type Config struct {
@@ -92,8 +90,8 @@ func (c Config) Validate() error {
 	if c.Image == nil {
 		faults = append(faults, errors.New("edge: no images"))
 	}
-	if c.Home > maxHome {
-		faults = append(faults, fmt.Errorf("edge: home %d is above %d", c.Home, maxHome))
+	if c.Home > instance.MaxHome {
+		faults = append(faults, fmt.Errorf("edge: home %d is above %d", c.Home, instance.MaxHome))
 	}
 	if !c.Capacity.valid() {
 		faults = append(faults, fmt.Errorf("edge: capacity %+v", c.Capacity))

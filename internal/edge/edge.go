@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/idem"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -54,7 +55,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := instance.BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -37,7 +38,7 @@ func TestLife(t *testing.T) {
 		t.Error("the backend wasn't told that adoption is over")
 	}
 	sb := n.create(`{"image":"busybox","env":{"FROM":"spec","SPEC":"yes"},"labels":{"a":"b"}}`)
-	if sb.State != api.StateRunning || !validID(sb.ID) || sb.StartedAt == nil || sb.Project != "p" {
+	if sb.State != api.StateRunning || !instance.ValidID(sb.ID) || sb.StartedAt == nil || sb.Project != "p" {
 		t.Errorf("create answered %+v", sb)
 	}
 	want := api.Spec{
@@ -350,7 +351,7 @@ func TestFolderIsLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := OpenInstance(dir)
-	if err != nil || again.ID != in.ID || len(in.ID) != instanceLen {
+	if err != nil || again.ID != in.ID || len(in.ID) != 10 {
 		t.Fatalf("reopened: %+v, %v; was %s", again, err, in.ID)
 	}
 	_ = again.Close()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -114,7 +115,7 @@ func complete(x *aether.ExecStart, now settled) error {
 		return err
 	}
 	if x.ID == "" {
-		x.ID = "p" + randomText(processRandom)
+		x.ID = "p" + instance.Random(processRandom)
 	}
 	if x.MaxOutput == 0 {
 		x.MaxOutput = api.DefaultMaxOutput

@@ -12,6 +12,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
 	"github.com/dsec-io/dsec/internal/edge/idem"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 )
 
 // keyedCreate bounds a create under a key, which its caller's leaving doesn't end.
@@ -25,7 +26,7 @@ func (e *Edge) openKeys() error {
 	}
 	e.keyed = &idem.Server{
 		Keys: keys, Maker: maker{e}, Life: e.life, Go: e.goTask, Dial: e.dialSelf,
-		NewID: func() string { return "p" + randomText(processRandom) },
+		NewID: func() string { return "p" + instance.Random(processRandom) },
 	}
 	return keys.Settle(func(id string) bool {
 		sb := e.boxes[id]

@@ -127,6 +127,13 @@ func TestKeyMakesOneSandbox(t *testing.T) {
 	}
 	_, _, err = n.ask(t.Context(), keyed("k1", as("p", "sandbox.stop", sb.ID, nil)))
 	wantCode(t, err, api.CodeKeyReused)
+	n.checkRecord("hunter2", "SECRET", "k1", "busybox")
+}
+
+// checkRecord looks for what the record of keys must not hold.
+func (n *node) checkRecord(secrets ...string) {
+	t := n.t
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.inst.DataDir, "keys", "*"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no record: %v", err)
@@ -136,7 +143,7 @@ func TestKeyMakesOneSandbox(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, secret := range []string{"hunter2", "SECRET", "k1", "busybox"} {
+		for _, secret := range secrets {
 			if bytes.Contains(raw, []byte(secret)) {
 				t.Errorf("%s holds %q", name, secret)
 			}

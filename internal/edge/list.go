@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -99,7 +100,7 @@ func parsePlace(s string) (place, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(s)
 	nanos, id, _ := strings.Cut(string(raw), ".")
 	n, nerr := strconv.ParseInt(nanos, 10, 64)
-	if p := (place{time.Unix(0, n), id}); err == nil && nerr == nil && validID(id) && p.String() == s {
+	if p := (place{time.Unix(0, n), id}); err == nil && nerr == nil && instance.ValidID(id) && p.String() == s {
 		return p, nil
 	}
 	return place{}, api.FieldError(api.CodeInvalid, "cursor", "use the cursor of the page before, unchanged", "%q isn't one", spec.Clip(s))

@@ -9,12 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/instance"
 )
 
 const recordVersion = 1
@@ -173,7 +173,7 @@ func (s *store) load() (records []*record, damaged []string, err error) {
 	known := map[string]bool{}
 	for _, e := range entries {
 		id, isRecord := strings.CutSuffix(e.Name(), ".json")
-		if !isRecord || !validID(id) {
+		if !isRecord || !instance.ValidID(id) {
 			continue
 		}
 		known[id] = true
@@ -204,7 +204,7 @@ func (s *store) load() (records []*record, damaged []string, err error) {
 // orphan tells whether a file is a sandbox's that needs it no more: half-written, or without a record.
 func orphan(name string, known map[string]bool) bool {
 	id, ending, _ := strings.Cut(name, ".")
-	if !validID(id) {
+	if !instance.ValidID(id) {
 		return false
 	}
 	switch ending {
@@ -259,5 +259,3 @@ func lastLine(file []byte) (*record, error) {
 		file = file[:start-1]
 	}
 }
-
-func validID(id string) bool { return regexp.MustCompile(`^[a-z][a-z0-9]{19,30}$`).MatchString(id) }

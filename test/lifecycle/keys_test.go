@@ -130,6 +130,9 @@ func TestCase47KeysOverREST(t *testing.T) {
 	}
 }
 
+// made is a create that was answered.
+type made struct{ key, id string }
+
 // TestCase47NodeKilledUnderLoad kills the node at random moments while clients create and run commands under keys and
 // ask again: each key has one sandbox, no sandbox is nobody's, no command ran twice.
 func TestCase47NodeKilledUnderLoad(t *testing.T) {
@@ -138,7 +141,6 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 	counter := n.Create(t, labelled("counter")).ID()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
-	type made struct{ key, id string }
 	const each, workers = 50, 8
 	got := make(chan made, each*workers)
 	ran := make(chan string, each*workers)
@@ -148,7 +150,7 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				key := fmt.Sprintf("w%d-%d", w, i)
-				sb, err := c.Create(ctx, labelled("killed"), libdsec.WithKey(key))
+				sb, err := c.CreateOnce(ctx, key, labelled("killed"))
 				if err != nil {
 					t.Errorf("create %s: %v", key, err)
 					return
@@ -183,6 +185,24 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 	close(got)
 	close(ran)
 	there := living(t, n, "killed")
+	ids := checkMade(t, there, got)
+	for id, key := range ids { // asked once more, after all that
+		sb, err := n.Client.CreateOnce(ctx, key, labelled("killed"))
+		if err != nil || sb.ID() != id {
+			t.Errorf("%s: %v, want %s", key, err, id)
+		}
+	}
+	answered, commands := checkRan(t, n.Client.Sandbox(counter), ran)
+	t.Logf("%d kills, %d sandboxes, %d commands ran, %d answered", kills, len(there), commands, answered)
+	if kills == 0 || len(ids) != each*workers {
+		t.Errorf("%d kills, %d sandboxes", kills, len(ids))
+	}
+	stopAll(t, n, there)
+}
+
+// checkMade compares the sandboxes that clients were told of with those that are there.
+func checkMade(t *testing.T, there map[string]bool, got <-chan made) map[string]string {
+	t.Helper()
 	ids := map[string]string{}
 	for m := range got {
 		if other, twice := ids[m.id]; twice {
@@ -197,17 +217,16 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 			t.Errorf("%s is nobody's", id)
 		}
 	}
-	for id, key := range ids { // asked once more, after all that
-		sb, err := n.Client.Create(ctx, labelled("killed"), libdsec.WithKey(key))
-		if err != nil || sb.ID() != id {
-			t.Errorf("%s: %v, want %s", key, err, id)
-		}
-	}
+	return ids
+}
+
+// checkRan compares the commands that were answered with what they have written.
+func checkRan(t *testing.T, counter *libdsec.Sandbox, ran <-chan string) (answered, commands int) {
+	t.Helper()
 	lines := map[string]int{}
-	for line := range strings.Lines(testbed.Output(t, n.Client.Sandbox(counter), "cat /tmp/ran") + "\n") {
+	for line := range strings.Lines(testbed.Output(t, counter, "cat /tmp/ran") + "\n") {
 		lines[strings.TrimSpace(line)]++
 	}
-	answered := 0
 	for key := range ran {
 		answered++
 		if lines[key] != 1 {
@@ -219,11 +238,7 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 			t.Errorf("%s ran %d times", key, times)
 		}
 	}
-	t.Logf("%d kills, %d sandboxes, %d commands ran, %d answered", kills, len(there), len(lines), answered)
-	if kills == 0 || len(ids) != each*workers {
-		t.Errorf("%d kills, %d sandboxes", kills, len(ids))
-	}
-	stopAll(t, n, there)
+	return answered, len(lines)
 }
 
 // TestCase46AbortedCreatesLeaveNothing ends creates at random moments, with and without a key that a repeat would need.

@@ -30,6 +30,9 @@ func (a app) copyCommand() *cobra.Command {
 			if (from.Sandbox == "") == (to.Sandbox == "") {
 				return cli.UsageError(cmd, errors.New("exactly one side must be SANDBOX:PATH"))
 			}
+			if _, tty := cli.Terminal(a.Stdout); tty && args[1] == "-" {
+				return cli.UsageError(cmd, errors.New("a tar isn't for a terminal: pipe it, or name a folder"))
+			}
 			return a.WithClient(func(c *libdsec.Client) error {
 				x := &transfer.Copy{Stdin: a.Stdin, Stdout: a.Stdout}
 				defer a.progressOf(args[0], &x.Meter)()

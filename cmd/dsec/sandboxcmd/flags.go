@@ -15,7 +15,6 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/cli"
-	"github.com/dsec-io/dsec/libdsec"
 )
 
 // specFlags are the flags that describe a sandbox.
@@ -65,14 +64,6 @@ func (f *specFlags) spec(image string, lookup func(string) (string, bool)) (api.
 // addKey adds the flag of an idempotency key.
 func addKey(cmd *cobra.Command, key *string) {
 	cmd.Flags().StringVar(key, "idempotency-key", "", "do it once: a repeat with the same `KEY` within a day finds what the first has made")
-}
-
-// keyed are the options of a request with a key, where there is one.
-func keyed(key string) []libdsec.RequestOption {
-	if key == "" {
-		return nil
-	}
-	return []libdsec.RequestOption{libdsec.WithKey(key)}
 }
 
 // resourceFlags are limits. Unset ones stay absent, so that the server's documented default holds.

@@ -102,5 +102,8 @@ func (a app) create(ctx context.Context, c *libdsec.Client, spec api.Spec, key s
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(stopLimit, func() { cancel(context.Cause(ctx)) })
 	})()
-	return c.Create(limited, spec, keyed(key)...)
+	if key != "" {
+		return c.CreateOnce(limited, key, spec)
+	}
+	return c.Create(limited, spec)
 }

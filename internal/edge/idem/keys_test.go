@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,18 @@ func result(text string) Frame {
 	return Frame{Channel: aether.Message, Type: aether.MsgReply, Data: []byte(text)}
 }
 
+// model is what may be known of each key.
+type model struct {
+	dir   string
+	disk  *flakyDisk
+	now   time.Time
+	keys  *Keys
+	runs  map[string]*Run   // under way
+	can   map[string]string // what may be known of a key: a set of states
+	ran   map[string]bool   // creates that have made a sandbox
+	kinds map[string]kind
+}
+
 // TestCrashesForgetNothing makes requests, lets the disk fail and the process die at any moment, and compares what is
 // known afterwards with what was promised.
 func TestCrashesForgetNothing(t *testing.T) {
@@ -74,105 +87,111 @@ func TestCrashesForgetNothing(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		defer os.RemoveAll(dir)
-		disk, now := &flakyDisk{}, time.Now()
-		k := open(t, dir, disk, &now, Limits{})
-		runs := map[string]*Run{}  // under way
-		can := map[string]string{} // what may be known of a key: a set of states
-		ran := map[string]bool{}   // creates that have made a sandbox
+		m := &model{
+			dir: dir, disk: &flakyDisk{}, now: time.Now(), runs: map[string]*Run{}, can: map[string]string{}, ran: map[string]bool{},
+			kinds: map[string]kind{"a": kindCreate, "b": kindCommand, "c": kindCall, "d": kindCreate},
+		}
+		m.keys = open(t, dir, m.disk, &m.now, Limits{})
 		key := rapid.SampledFrom([]string{"a", "b", "c", "d"})
-		kindOfKey := map[string]kind{"a": kindCreate, "b": kindCommand, "c": kindCall, "d": kindCreate}
 		t.Repeat(map[string]func(*rapid.T){
-			"claim": func(t *rapid.T) {
-				name := key.Draw(t, "key")
-				r, ours, err := k.claim(request(name, kindOfKey[name], 1))
-				switch {
-				case runs[name] != nil:
-					if ours || err != nil || r != runs[name] {
-						t.Fatalf("%s is under way: ours %v, %v", name, ours, err)
-					}
-				case ours:
-					if s := can[name]; s != "" && !bytes.ContainsRune([]byte(s), 'f') {
-						t.Fatalf("%s is run again; it can be %q", name, s)
-					}
-					runs[name], can[name] = r, "b"
-				case api.IsCode(err, api.CodeUnavailable): // not on record, so nothing runs
-				case api.IsCode(err, api.CodeResultGone):
-					if !bytes.ContainsAny([]byte(can[name]), "ln") {
-						t.Fatalf("%s is lost; it can be %q", name, can[name])
-					}
-				case err != nil:
-					t.Fatalf("%v", err)
-				default:
-					if !bytes.ContainsRune([]byte(can[name]), 'd') || r.ref != "ref-"+name {
-						t.Fatalf("%s is done with %q; it can be %q", name, r.ref, can[name])
-					}
-					if err := r.load(); err != nil || kindOfKey[name] != kindCreate && string(r.frames[0].Data) != "result of "+name {
-						t.Fatalf("%s: %v, %v", name, err, r.frames)
-					}
-				}
-			},
-			"finish": func(t *rapid.T) {
-				name := key.Draw(t, "key")
-				if r := runs[name]; r != nil {
-					before := disk.fail
-					if kindOfKey[name] == kindCreate {
-						ran[name] = true
-						r.finish()
-					} else {
-						r.finish(result("result of " + name))
-					}
-					k.told(r)
-					can[name] = "d"
-					if before > 0 && disk.fail <= 0 { // something failed: known to this process, maybe not to the next
-						can[name] = "dnl"
-					}
-					delete(runs, name)
-				}
-			},
-			"free": func(t *rapid.T) {
-				name := key.Draw(t, "key")
-				if r := runs[name]; r != nil {
-					before := disk.fail
-					r.free(errors.New("refused"))
-					can[name] = "f"
-					if before > 0 && disk.fail <= 0 {
-						can[name] = "fl"
-					}
-					delete(runs, name)
-				}
-			},
+			"claim":  func(t *rapid.T) { m.claim(t, key.Draw(t, "key")) },
+			"finish": func(t *rapid.T) { m.finish(key.Draw(t, "key")) },
+			"free":   func(t *rapid.T) { m.free(key.Draw(t, "key")) },
 			"disk fails": func(t *rapid.T) {
-				disk.fail = rapid.IntRange(1, 4).Draw(t, "at")
-				disk.part = rapid.Bool().Draw(t, "part")
+				m.disk.fail = rapid.IntRange(1, 4).Draw(t, "at")
+				m.disk.part = rapid.Bool().Draw(t, "part")
 			},
-			"crash": func(t *rapid.T) {
-				disk.fail = 0
-				k = open(t, dir, disk, &now, Limits{})
-				if err := k.Settle(func(id string) bool { return ran[id[len("ref-"):]] }); err != nil {
-					t.Fatalf("Settle: %v", err)
-				}
-				for name := range runs {
-					can[name] = "l"
-					if kindOfKey[name] == kindCreate {
-						can[name] = "f"
-					}
-				}
-				clear(runs)
-				for name, r := range ran {
-					if r {
-						can[name] += "d"
-					}
-				}
-			},
+			"crash": m.crash,
 			"another day": func(t *rapid.T) {
-				if len(runs) == 0 && rapid.IntRange(0, 9).Draw(t, "long") == 0 {
-					now = now.Add(25 * time.Hour)
-					clear(can)
-					clear(ran)
+				if len(m.runs) == 0 && rapid.IntRange(0, 9).Draw(t, "long") == 0 {
+					m.now = m.now.Add(25 * time.Hour)
+					clear(m.can)
+					clear(m.ran)
 				}
 			},
 		})
 	})
+}
+
+func (m *model) claim(t *rapid.T, name string) {
+	r, ours, err := m.keys.claim(request(name, m.kinds[name], 1))
+	can := m.can[name]
+	switch {
+	case m.runs[name] != nil:
+		if ours || err != nil || r != m.runs[name] {
+			t.Fatalf("%s is under way: ours %v, %v", name, ours, err)
+		}
+	case ours:
+		if can != "" && !strings.Contains(can, "f") {
+			t.Fatalf("%s is run again; it can be %q", name, can)
+		}
+		m.runs[name], m.can[name] = r, "b"
+	case api.IsCode(err, api.CodeUnavailable): // not on record, so nothing runs
+	case api.IsCode(err, api.CodeResultGone):
+		if !strings.ContainsAny(can, "ln") {
+			t.Fatalf("%s is lost; it can be %q", name, can)
+		}
+	case err != nil:
+		t.Fatalf("%v", err)
+	default:
+		if !strings.Contains(can, "d") || r.ref != "ref-"+name {
+			t.Fatalf("%s is done with %q; it can be %q", name, r.ref, can)
+		}
+		if err := r.load(); err != nil || m.kinds[name] != kindCreate && string(r.frames[0].Data) != "result of "+name {
+			t.Fatalf("%s: %v, %v", name, err, r.frames)
+		}
+	}
+}
+
+// end ends a run; what is known of it then is sure unless the disk failed.
+func (m *model) end(name, sure, unsure string, do func(r *Run)) {
+	r := m.runs[name]
+	if r == nil {
+		return
+	}
+	before := m.disk.fail
+	do(r)
+	m.can[name] = sure
+	if before > 0 && m.disk.fail <= 0 {
+		m.can[name] = unsure
+	}
+	delete(m.runs, name)
+}
+
+func (m *model) finish(name string) {
+	m.end(name, "d", "dnl", func(r *Run) {
+		if m.kinds[name] == kindCreate {
+			m.ran[name] = true
+			r.finish()
+		} else {
+			r.finish(result("result of " + name))
+		}
+		m.keys.told(r)
+	})
+}
+
+func (m *model) free(name string) {
+	m.end(name, "f", "fl", func(r *Run) { r.free(errors.New("refused")) })
+}
+
+func (m *model) crash(t *rapid.T) {
+	m.disk.fail = 0
+	m.keys = open(t, m.dir, m.disk, &m.now, Limits{})
+	if err := m.keys.Settle(func(id string) bool { return m.ran[id[len("ref-"):]] }); err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+	for name := range m.runs {
+		m.can[name] = "l"
+		if m.kinds[name] == kindCreate {
+			m.can[name] = "f"
+		}
+	}
+	clear(m.runs)
+	for name, r := range m.ran {
+		if r {
+			m.can[name] += "d"
+		}
+	}
 }
 
 func TestAnotherRequestIsRefused(t *testing.T) {

@@ -1,4 +1,8 @@
-package edge
+// Package instance holds a data folder: one process at a time has it, and everything that it makes in the kernel carries
+// its name. It also makes names.
+//
+// An Instance is read-only and safe for concurrent use.
+package instance
 
 import (
 	"crypto/rand"
@@ -25,6 +29,12 @@ const base32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 const instanceLen = 10
 
+// A look by another instance at the lock is waited for.
+const (
+	look      = 350 * time.Millisecond
+	lookPause = 20 * time.Millisecond
+)
+
 // deadHolder is how long the lock of a process that has died is waited for.
 const deadHolder = 10 * time.Second
 
@@ -39,9 +49,9 @@ type Instance struct {
 	lock    *flock.File
 }
 
-// OpenInstance takes the data folder dir, which it makes when missing. While another process has it the error is
+// Open takes the data folder dir, which it makes when missing. While another process has it the error is
 // ErrInUse and names that process.
-func OpenInstance(dir string) (_ *Instance, err error) {
+func Open(dir string) (_ *Instance, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
@@ -93,14 +103,15 @@ func takeFolder(dir string) (*flock.File, error) {
 	var lock *flock.File
 	var err error
 	for since := time.Now(); ; {
-		err = retry(func() error {
-			var err error
-			lock, err = flock.Try(path)
-			return err
-		})
-		if !errors.Is(err, flock.ErrHeld) || time.Since(since) > deadHolder || alive(path) {
+		lock, err = flock.Try(path)
+		patience := look
+		if !alive(path) {
+			patience = deadHolder
+		}
+		if !errors.Is(err, flock.ErrHeld) || time.Since(since) > patience {
 			break
 		}
+		<-time.After(lookPause)
 	}
 	if errors.Is(err, flock.ErrHeld) {
 		who := "another process"
@@ -125,7 +136,7 @@ func alive(path string) bool {
 func instanceID(path string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		id := randomText(instanceLen)
+		id := Random(instanceLen)
 		tmp := path + ".tmp"
 		if err := os.WriteFile(tmp, []byte(id+"\n"), 0o600); err != nil {
 			return "", fmt.Errorf("write instance id: %w", err)
@@ -145,8 +156,8 @@ func instanceID(path string) (string, error) {
 	return id, nil
 }
 
-// randomText makes n random characters, five bits each.
-func randomText(n int) string {
+// Random makes n random characters, five bits each.
+func Random(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails: it ends the process instead
 	for i := range b {
@@ -158,16 +169,23 @@ func randomText(n int) string {
 // idRandom characters of five bits make 85 random bits.
 const idRandom = 17
 
+// MaxHome is the highest home number that fits into an id.
+const MaxHome = 1<<20 - 1
+
+// ValidID tells whether a text has the form of a sandbox's id.
+func ValidID(id string) bool { return regexp.MustCompile(`^[a-z][a-z0-9]{19,30}$`).MatchString(id) }
+
 // NewID makes the id of a sandbox: "s", four characters of the edge's home number, and random ones.
 func NewID(home uint32) string {
 	b := []byte("s")
 	for shift := 15; shift >= 0; shift -= 5 {
 		b = append(b, base32[home>>shift&31])
 	}
-	return string(b) + randomText(idRandom)
+	return string(b) + Random(idRandom)
 }
 
-func bootID() (string, error) {
+// BootID names the machine's current run.
+func BootID() (string, error) {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("boot id: %w", err)
