@@ -1,7 +1,6 @@
 package ports
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -285,59 +284,6 @@ func TestReach(t *testing.T) {
 	ghost := n.Client.Sandbox("s" + strings.Repeat("a", 21))
 	if _, err := ghost.Dial(t.Context(), 7001); codeOf(err) != api.CodeNotFound {
 		t.Errorf("a sandbox that isn't there: %v", err)
-	}
-}
-
-// TestManyConnections has 500 open at once, and 2,000 dials leave no descriptor behind.
-func TestManyConnections(t *testing.T) {
-	p := start(t, testbed.Start(t, testbed.Options{}), "")
-	_ = p.dial(t, 7001).Close()
-	shard := p.shard(t)
-	before := [2]int{descriptors(t, shard), descriptors(t, p.node.PID())}
-	open := make([]net.Conn, 500)
-	var wg sync.WaitGroup
-	for i := range open {
-		wg.Go(func() { open[i], _ = p.Dial(t.Context(), 7001) })
-	}
-	wg.Wait()
-	for i, c := range open {
-		if c == nil {
-			t.Fatalf("connection %d wasn't made", i)
-		}
-		wg.Go(func() {
-			mine := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 50_000)
-			_ = c.SetDeadline(time.Now().Add(5 * hang))
-			go func() { _, _ = c.Write(mine) }()
-			got := make([]byte, len(mine))
-			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, mine) {
-				t.Errorf("connection %d: %v, or another's data", i, err)
-			}
-			_ = c.Close()
-		})
-	}
-	wg.Wait()
-	next := make(chan int)
-	for range 8 {
-		wg.Go(func() {
-			for i := range next {
-				port := []int{7001, 7006, 81}[i%3] // closed here, closed there, never open
-				if c, err := p.Dial(t.Context(), port); err == nil {
-					_ = c.Close()
-				} else if port != 81 {
-					t.Errorf("dial %d: %v", port, err)
-				}
-			}
-		})
-	}
-	for i := range 2000 {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	for i, pid := range []int{shard, p.node.PID()} {
-		testbed.Until(t, hang, fmt.Sprintf("descriptors of process %d to be as few as before", pid), func() bool {
-			return descriptors(t, pid) <= before[i]+3
-		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -45,6 +46,10 @@ func main() {
 			os.Exit(1)
 		}
 		go accept(l, serve)
+	}
+	if err := full(7010); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:8080")
 	if err != nil {
@@ -146,4 +151,16 @@ func mute(c *net.TCPConn) error {
 		return err
 	}
 	return sink(c)
+}
+
+// full listens on a port with room for no more than one connection, and accepts none.
+func full(port int) error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	return syscall.Listen(fd, 0)
 }
