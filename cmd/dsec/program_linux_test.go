@@ -269,6 +269,42 @@ func TestCompletionNeverHangs(t *testing.T) {
 	}
 }
 
+// TestProfilesOfTheServer: on a socket, while it runs.
+func TestProfilesOfTheServer(t *testing.T) {
+	need.Root(t)
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "pprof")
+	cmd := program(t, []string{"HOME=" + dir}, "dev", "--data", dir+"/data", "--listen", "127.0.0.1:0", "--id-ranges", dir+"/ids.json", "--pool", "0",
+		"--no-context", "--pprof", socket)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("dsec dev says %q, %v", line, err)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "GET /debug/pprof/goroutine?debug=1 HTTP/1.0\r\n\r\n"); err != nil {
+		t.Error(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), "devmode.Run") {
+		t.Errorf("goroutines: %v, %.300s", err, got)
+	}
+	if err := errors.Join(c.Close(), cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
 // TestNoColour: a log at a terminal has colours, unless NO_COLOR is set.
 func TestNoColour(t *testing.T) {
 	need.Root(t)

@@ -27,6 +27,7 @@ type devFlags struct {
 	images    string
 	idRanges  string
 	pool      int
+	profiles  string
 	logLevel  string
 	logFormat string
 	capacity  edge.Capacity
@@ -62,11 +63,12 @@ func (a app) command() *cobra.Command {
 	fs.StringArrayVar(&f.hosts, "host", nil, "further host `NAME` to answer to (repeatable)")
 	fs.StringVar(&f.images, "images", "", "`FOLDER` of the machine-wide image store (default /var/lib/dsec/images)")
 	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide `FILE` of id ranges (default /run/dsec/idranges.json)")
+	fs.StringVar(&f.profiles, "pprof", "", "serve profiles of this process on a Unix `SOCKET` (curl --unix-socket SOCKET http://dsec/debug/pprof/)")
 	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard; 0: none")
 	addCapacityFlags(fs, &f.capacity)
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
 	cli.TakesFolder(cmd, "data", "images")
-	cli.TakesFile(cmd, "id-ranges")
+	cli.TakesFile(cmd, "id-ranges", "pprof")
 	return cmd
 }
 

@@ -13,12 +13,19 @@ import (
 )
 
 // serveDev runs dsec dev until a signal ends it, which is its normal end.
-func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) error {
+func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (err error) {
 	if os.Geteuid() != 0 {
 		return api.FieldError(api.CodeInvalid, "", "sudo dsec dev; `dsec doctor` tells what else it needs", "dsec dev makes sandboxes, and that needs root")
 	}
+	if f.profiles != "" {
+		stop, profilesErr := devmode.ServeProfiles(ctx, f.profiles)
+		if profilesErr != nil {
+			return profilesErr
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
 	store := libdsec.UserContexts(a.Getenv)
-	err := devmode.Run(ctx, devmode.Config{
+	err = devmode.Run(ctx, devmode.Config{
 		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, ImageStore: f.images, IDRanges: f.idRanges,
 		PoolSize: poolSize(f.pool), Ready: a.Stdout, Logger: logger, Capacity: f.capacity,
 		OnReady: func(file devmode.ContextFile) {
