@@ -164,6 +164,12 @@ type TokenList struct {
 	Cursor string  `json:"cursor,omitempty"`
 }
 
+// TokenQuery chooses tokens. The zero value chooses those of the project that the request acts in.
+type TokenQuery struct {
+	Prefix string // of the id or the secret
+	All    bool   // of every project
+}
+
 // Identity is who a request comes from, and what it may do in the project it acts in.
 type Identity struct {
 	Token   Token   `json:"token"`
@@ -194,6 +200,19 @@ type AuditRecord struct {
 	Result     string    `json:"result"`               // "ok", or the code of the error
 	Client     string    `json:"client,omitempty"`     // the address it came from
 	Suppressed int64     `json:"suppressed,omitempty"` // how many records like it, or lost ones, came before it and aren't kept
+}
+
+// AuditQuery chooses records of the audit log. The zero value chooses all of the project that the request acts in.
+type AuditQuery struct {
+	Token    string    // an id
+	Action   Scope     // what was needed
+	Resource string    // "sandbox/ID", "image/NAME", "token/ID", "project/NAME"
+	Decision Decision  // empty: both
+	Result   string    // "ok" or the code of an error
+	Since    time.Time // at or after
+	Until    time.Time // before
+	All      bool      // of every project
+	Page     int       // how many are asked for at a time; 0: the server's default
 }
 
 // AuditList is a page of the audit log, newest first.

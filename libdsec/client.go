@@ -52,7 +52,6 @@ type options struct {
 	getenv    func(string) string
 	client    *http.Client
 	userAgent string
-	project   string
 }
 
 // WithEndpoint names the API server (http://HOST:PORT) and the token to show it.
@@ -98,7 +97,7 @@ func New(opts ...Option) (*Client, error) {
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
 		return nil, api.FieldError(api.CodeInvalid, "endpoint", "write http://HOST:PORT", "%q is not the address of an API server", o.settings.Endpoint)
 	}
-	c := &Client{settings: o.settings, base: base, http: o.client, userAgent: o.userAgent, project: o.project}
+	c := &Client{settings: o.settings, base: base, http: o.client, userAgent: o.userAgent}
 	if c.http == nil {
 		c.transport = newTransport()
 		c.http = &http.Client{Transport: c.transport, CheckRedirect: refuseRedirect}

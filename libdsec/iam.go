@@ -12,45 +12,42 @@ import (
 	"github.com/dsec-io/dsec/api"
 )
 
-// WithProject makes the client act in this project instead of the token's own. The token needs a grant on it.
-func WithProject(name string) Option {
-	return func(o *options) { o.project = name }
+// InProject is a client that acts in a project instead of the token's own, "" being that. The token needs a grant on the
+// project. It has a connection of its own: Close it, too.
+func (c *Client) InProject(name string) *Client {
+	in := &Client{settings: c.settings, base: c.base, http: c.http, transport: c.transport, userAgent: c.userAgent, project: name}
+	in.link = &link{dial: in.upgrade}
+	return in
 }
 
-// Projects are the tenants of a server.
-type Projects struct{ client *Client }
-
-// Projects gives access to the projects.
-func (c *Client) Projects() *Projects { return &Projects{c} }
-
-// Create makes a project. A name that is taken is an error with [api.CodeExists].
-func (p *Projects) Create(ctx context.Context, spec api.ProjectSpec) (api.Project, error) {
+// CreateProject makes a project. A name that is taken is an error with [api.CodeExists].
+func (c *Client) CreateProject(ctx context.Context, spec api.ProjectSpec) (api.Project, error) {
 	var made api.Project
-	err := p.client.call(ctx, http.MethodPost, "/v1/projects", spec, &made)
+	err := c.call(ctx, http.MethodPost, "/v1/projects", spec, &made)
 	return made, err
 }
 
-// List yields the projects that the token may look at, by name. After an error it yields no more.
-func (p *Projects) List(ctx context.Context) iter.Seq2[api.Project, error] {
-	return pages(ctx, p.client, "/v1/projects", url.Values{}, func(l *api.ProjectList) ([]api.Project, string) { return l.Items, l.Cursor })
+// Projects yields the projects that the token may look at, by name. After an error it yields no more.
+func (c *Client) Projects(ctx context.Context) iter.Seq2[api.Project, error] {
+	return pages(ctx, c, "/v1/projects", url.Values{}, func(l *api.ProjectList) ([]api.Project, string) { return l.Items, l.Cursor })
 }
 
-// Get tells a project. One that the token may not look at is as unknown as one that isn't there.
-func (p *Projects) Get(ctx context.Context, name string) (api.Project, error) {
+// Project tells a project. One that the token may not look at is as unknown as one that isn't there.
+func (c *Client) Project(ctx context.Context, name string) (api.Project, error) {
 	var got api.Project
 	path, err := projectPath(name)
 	if err == nil {
-		err = p.client.call(ctx, http.MethodGet, path, nil, &got)
+		err = c.call(ctx, http.MethodGet, path, nil, &got)
 	}
 	return got, err
 }
 
-// Delete deletes a project and revokes its tokens. While sandboxes live in it, that's a conflict.
-func (p *Projects) Delete(ctx context.Context, name string) (api.ProjectDeleted, error) {
+// DeleteProject deletes a project and revokes its tokens. While sandboxes live in it, that's a conflict.
+func (c *Client) DeleteProject(ctx context.Context, name string) (api.ProjectDeleted, error) {
 	var done api.ProjectDeleted
 	path, err := projectPath(name)
 	if err == nil {
-		err = p.client.call(ctx, http.MethodDelete, path, nil, &done)
+		err = c.call(ctx, http.MethodDelete, path, nil, &done)
 	}
 	return done, err
 }
@@ -62,62 +59,50 @@ func projectPath(name string) (string, error) {
 	return "/v1/projects/" + name, nil
 }
 
-// Tokens are what requests are authorised by.
-type Tokens struct{ client *Client }
-
-// Tokens gives access to the tokens of the project that the client acts in.
-func (c *Client) Tokens() *Tokens { return &Tokens{c} }
-
-// Create makes a token. Its secret is told here and never again.
-func (t *Tokens) Create(ctx context.Context, spec api.TokenSpec) (api.NewToken, error) {
+// CreateToken makes a token in the project that the client acts in. Its secret is told here and never again.
+func (c *Client) CreateToken(ctx context.Context, spec api.TokenSpec) (api.NewToken, error) {
 	var made api.NewToken
-	err := t.client.call(ctx, http.MethodPost, "/v1/tokens", spec, &made)
+	err := c.call(ctx, http.MethodPost, "/v1/tokens", spec, &made)
 	return made, err
 }
 
-// ListTokensOptions choose tokens. The zero value chooses those of the project that the client acts in.
-type ListTokensOptions struct {
-	Prefix string // of the id or the secret
-	All    bool   // of every project
-}
-
-// List yields tokens by id, without their secrets. After an error it yields no more.
-func (t *Tokens) List(ctx context.Context, o ListTokensOptions) iter.Seq2[api.Token, error] {
+// Tokens yields tokens by id, without their secrets. After an error it yields no more.
+func (c *Client) Tokens(ctx context.Context, want api.TokenQuery) iter.Seq2[api.Token, error] {
 	q := url.Values{}
-	if o.Prefix != "" {
-		q.Set("prefix", tokenID(o.Prefix))
+	if want.Prefix != "" {
+		q.Set("prefix", tokenID(want.Prefix))
 	}
-	if o.All {
+	if want.All {
 		q.Set("all", "1")
 	}
-	return pages(ctx, t.client, "/v1/tokens", q, func(l *api.TokenList) ([]api.Token, string) { return l.Items, l.Cursor })
+	return pages(ctx, c, "/v1/tokens", q, func(l *api.TokenList) ([]api.Token, string) { return l.Items, l.Cursor })
 }
 
-// Get tells a token, by its id or a beginning of it that no other has.
-func (t *Tokens) Get(ctx context.Context, id string) (api.Token, error) {
+// Token tells a token, by its id or a beginning of it that no other has.
+func (c *Client) Token(ctx context.Context, id string) (api.Token, error) {
 	var got api.Token
 	path, err := tokenPath(id)
 	if err == nil {
-		err = t.client.call(ctx, http.MethodGet, path, nil, &got)
+		err = c.call(ctx, http.MethodGet, path, nil, &got)
 	}
 	return got, err
 }
 
-// Revoke ends a token, by its id, a beginning of it that no other has, or its secret. When it returns, the token isn't
-// accepted any more and its open requests have been cancelled.
-func (t *Tokens) Revoke(ctx context.Context, id string) (api.Token, error) {
+// RevokeToken ends a token, by its id, a beginning of it that no other has, or its secret. When it returns, the token
+// isn't accepted any more and its open requests have been cancelled.
+func (c *Client) RevokeToken(ctx context.Context, id string) (api.Token, error) {
 	var gone api.Token
 	path, err := tokenPath(id)
 	if err == nil {
-		err = t.client.call(ctx, http.MethodDelete, path, nil, &gone)
+		err = c.call(ctx, http.MethodDelete, path, nil, &gone)
 	}
 	return gone, err
 }
 
 // Self tells who the client is, and what it may do in the project that it acts in.
-func (t *Tokens) Self(ctx context.Context) (api.Identity, error) {
+func (c *Client) Self(ctx context.Context) (api.Identity, error) {
 	var who api.Identity
-	err := t.client.call(ctx, http.MethodGet, "/v1/tokens/self", nil, &who)
+	err := c.call(ctx, http.MethodGet, "/v1/tokens/self", nil, &who)
 	return who, err
 }
 
@@ -141,22 +126,9 @@ func tokenPath(id string) (string, error) {
 	return "/v1/tokens/" + url.PathEscape(id), nil
 }
 
-// AuditOptions choose records of the audit log. The zero value chooses all of the project that the client acts in.
-type AuditOptions struct {
-	Token    string       // an id
-	Action   api.Scope    // what was needed
-	Resource string       // "sandbox/ID", "image/NAME", "token/ID", "project/NAME"
-	Decision api.Decision // empty: both
-	Result   string       // "ok" or the code of an error
-	Since    time.Time    // at or after
-	Until    time.Time    // before
-	All      bool         // of every project
-	Page     int          // how many are asked for at a time; 0: the server's default
-}
-
 // Audit yields records of the audit log, newest first, asking for further pages as they are needed. After an error it
 // yields no more.
-func (c *Client) Audit(ctx context.Context, o AuditOptions) iter.Seq2[api.AuditRecord, error] {
+func (c *Client) Audit(ctx context.Context, o api.AuditQuery) iter.Seq2[api.AuditRecord, error] {
 	q := url.Values{}
 	for name, value := range map[string]string{
 		"token": tokenID(o.Token), "action": string(o.Action), "resource": o.Resource, "decision": string(o.Decision), "result": o.Result,

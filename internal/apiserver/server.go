@@ -120,7 +120,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.begin(r)
 	in, err := s.admit(c, r)
 	if err == nil && in.Ctx != r.Context() {
-		r = r.WithContext(in.Ctx)
+		r = r.WithContext(in.Ctx) //nolint:contextcheck // it was derived from the request's
 	}
 	defer c.end(r)
 	if err != nil {

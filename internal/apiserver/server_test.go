@@ -129,7 +129,6 @@ func TestUnknownRoutes(t *testing.T) {
 		{"POST", box + "/pause", api.CodeNotImplemented, ""},
 		{"GET", box + "/pause", api.CodeMethodNotAllowed, "POST"},
 		{"PUT", box + "/network", api.CodeNotImplemented, ""},
-		{"DELETE", box + "/ports/80/x", api.CodeNotImplemented, ""},
 		{"GET", "/v1/layers", api.CodeNotImplemented, ""},
 		{"GET", "/v1/nodes/n1", api.CodeNotImplemented, ""},
 		{"GET", "/v1/watch?cursor=1", api.CodeNotImplemented, ""},

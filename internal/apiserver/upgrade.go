@@ -85,7 +85,7 @@ func (s *Server) serveAether(valid context.Context, c *call, rw net.Conn, buffer
 	defer cancel(nil)
 	// When the token isn't valid any more, the streams end at once and are told why; the connection gives them time for it.
 	defer context.AfterFunc(valid, func() { time.AfterFunc(farewellTime, func() { cancel(context.Cause(valid)) }) })()
-	_ = conn.Serve(ctx, func(ctx context.Context, in *aether.Stream) { s.relay(ctx, valid, c, in) }) // its end is what was waited for
+	_ = conn.Serve(ctx, func(ctx context.Context, in *aether.Stream) { s.relay(ctx, valid, c, in) }) //nolint:contextcheck // it outlives the request; its end is what was waited for
 	_ = conn.Close()
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,9 +37,6 @@ const (
 	// logAfter is how many entries are kept in memory before they are only in the database.
 	logAfter = 2000
 )
-
-// smallLog sets the size of etcd's log segments, which etcd knows as a variable for the whole process.
-var smallLog = sync.OnceFunc(func() { wal.SegmentSizeBytes = logSegment })
 
 // server is an etcd in this process.
 type server struct {
@@ -90,7 +86,9 @@ func config(cfg Config) (*embed.Config, error) {
 
 // startServer starts etcd and waits until it answers.
 func startServer(cfg Config) (*server, error) {
-	smallLog()
+	if wal.SegmentSizeBytes != logSegment {
+		wal.SegmentSizeBytes = logSegment // a setting of the whole process; only the first start finds it otherwise
+	}
 	c, err := config(cfg)
 	if err == nil {
 		err = errors.Join(privateFolder(cfg.DataDir), privateFolder(filepath.Dir(c.ListenClientUrls[0].Path)))

@@ -215,8 +215,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64, told func
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
 	for got := range c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
 		if got.CompactRevision != 0 {
 			return ErrCompacted

@@ -22,18 +22,23 @@ var names atomic.Int64 // projects of the shared node
 func project(t testing.TB, n *testbed.Node) (string, *libdsec.Client) {
 	t.Helper()
 	name := fmt.Sprintf("t-%d", names.Add(1))
-	if _, err := n.Client.Projects().Create(t.Context(), api.ProjectSpec{Name: name}); err != nil {
+	if _, err := n.Client.CreateProject(t.Context(), api.ProjectSpec{Name: name}); err != nil {
 		t.Fatal(err)
 	}
-	return name, client(t, n, n.Token, libdsec.WithProject(name))
+	return name, closing(t, n.Client.InProject(name))
 }
 
-func client(t testing.TB, n *testbed.Node, token string, opts ...libdsec.Option) *libdsec.Client {
+func client(t testing.TB, n *testbed.Node, token string) *libdsec.Client {
 	t.Helper()
-	c, err := libdsec.New(append(opts, libdsec.WithEndpoint(n.Endpoint, token))...)
+	c, err := libdsec.New(libdsec.WithEndpoint(n.Endpoint, token))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return closing(t, c)
+}
+
+func closing(t testing.TB, c *libdsec.Client) *libdsec.Client {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -44,7 +49,7 @@ func client(t testing.TB, n *testbed.Node, token string, opts ...libdsec.Option)
 
 func token(t testing.TB, admin *libdsec.Client, spec api.TokenSpec) api.NewToken {
 	t.Helper()
-	made, err := admin.Tokens().Create(t.Context(), spec)
+	made, err := admin.CreateToken(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +63,13 @@ type answer struct {
 	code   api.Code
 }
 
-// rest makes a request with a token, in a project ("": the token's own).
-func rest(t testing.TB, n *testbed.Node, secret, project, method, path string) answer {
+// asking is who asks: a token, in a project ("": the token's own).
+type asking struct{ secret, project string }
+
+// rest makes a request, "METHOD path".
+func rest(t testing.TB, n *testbed.Node, who asking, route string) answer {
 	t.Helper()
+	method, path, _ := strings.Cut(route, " ")
 	var body io.Reader
 	if method == http.MethodPost || method == http.MethodPatch {
 		body = strings.NewReader("{}")
@@ -69,11 +78,11 @@ func rest(t testing.TB, n *testbed.Node, secret, project, method, path string) a
 	if err != nil {
 		t.Fatal(err)
 	}
-	if secret != "" {
-		req.Header.Set("Authorization", "Bearer "+secret)
+	if who.secret != "" {
+		req.Header.Set("Authorization", "Bearer "+who.secret)
 	}
-	if project != "" {
-		req.Header.Set(api.HeaderProject, project)
+	if who.project != "" {
+		req.Header.Set(api.HeaderProject, who.project)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

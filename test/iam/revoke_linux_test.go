@@ -56,14 +56,14 @@ func TestRevokeAtOnce(t *testing.T) {
 	})
 	followed := make(chan error, 1) // and a stream over plain HTTP
 	wg.Go(func() {
-		a := rest(t, n, gone.Secret, "", "GET", "/v1/sandboxes/"+sb.ID()+"/events?follow=1")
+		a := rest(t, n, asking{secret: gone.Secret}, "GET /v1/sandboxes/"+sb.ID()+"/events?follow=1")
 		followed <- errors.New(a.body)
 	})
 	<-open
 	<-open
 	mine := admin.Sandbox(sb.ID())
 	testbed.Until(t, time.Minute, "the exec runs", func() bool { return testbed.Output(t, mine, "ls /running 2>/dev/null || true") != "" })
-	if _, err := admin.Tokens().Revoke(t.Context(), gone.Secret); err != nil {
+	if _, err := admin.RevokeToken(t.Context(), gone.Secret); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Sandbox(sb.ID()).Exec(t.Context(), libdsec.Cmd{Argv: []string{"true"}})
@@ -116,15 +116,15 @@ func TestKillWhileCreating(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			defer c.Close() //nolint:errcheck // its server is gone
+			defer c.Close()
 			for i := 0; ; i++ {
-				made, err := c.Tokens().Create(t.Context(), api.TokenSpec{Label: "kill"})
+				made, err := c.CreateToken(t.Context(), api.TokenSpec{Label: "kill"})
 				if err != nil {
 					return
 				}
 				ended := false
 				if i%3 == 0 {
-					if _, err := c.Tokens().Revoke(t.Context(), made.ID); err != nil {
+					if _, err := c.RevokeToken(t.Context(), made.ID); err != nil {
 						return // it isn't known whether it was revoked
 					}
 					ended = true
@@ -149,12 +149,12 @@ func TestKillWhileCreating(t *testing.T) {
 	n.Restart(t)
 	t.Logf("%d tokens answered, %d revoked", len(answered), len(revoked))
 	for _, made := range answered {
-		if a := rest(t, n, made.Secret, "", "GET", "/v1/tokens/self"); a.status != 200 {
+		if a := rest(t, n, asking{secret: made.Secret}, "GET /v1/tokens/self"); a.status != 200 {
 			t.Errorf("token %s is lost: %d %s", made.ID, a.status, a.body)
 		}
 	}
 	for _, made := range revoked {
-		if a := rest(t, n, made.Secret, "", "GET", "/v1/tokens/self"); a.status != 401 {
+		if a := rest(t, n, asking{secret: made.Secret}, "GET /v1/tokens/self"); a.status != 401 {
 			t.Errorf("token %s is back: %d", made.ID, a.status)
 		}
 	}
@@ -174,12 +174,12 @@ func TestNoSecretIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A whole secret where an id belongs, a foreign one, and a refused one.
-	rest(t, n, n.Token, "", "GET", "/v1/tokens/"+made.Secret)
-	rest(t, n, made.Secret, "", "DELETE", "/v1/tokens/"+made.Secret)
-	rest(t, n, made.Secret+"x", "", "GET", "/v1/sandboxes")
-	rest(t, n, n.Token, made.Secret, "GET", "/v1/sandboxes")
+	rest(t, n, asking{secret: n.Token}, "GET /v1/tokens/"+made.Secret)
+	rest(t, n, asking{secret: made.Secret}, "DELETE /v1/tokens/"+made.Secret)
+	rest(t, n, asking{secret: made.Secret + "x"}, "GET /v1/sandboxes")
+	rest(t, n, asking{n.Token, made.Secret}, "GET /v1/sandboxes")
 	records := 0
-	for rec, err := range n.Client.Audit(t.Context(), libdsec.AuditOptions{All: true}) {
+	for rec, err := range n.Client.Audit(t.Context(), api.AuditQuery{All: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestNoSecretIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Restart(t)
-	if a := rest(t, n, made.Secret, "", "GET", "/v1/tokens/self"); a.status != 200 {
+	if a := rest(t, n, asking{secret: made.Secret}, "GET /v1/tokens/self"); a.status != 200 {
 		t.Errorf("after a restart: %d %s", a.status, a.body)
 	}
 }

@@ -74,7 +74,11 @@ func (a *App) client() (*libdsec.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return libdsec.New(libdsec.WithSettings(s), libdsec.WithUserAgent("dsec/"+Version()), libdsec.WithProject(a.Project))
+	c, err := libdsec.New(libdsec.WithSettings(s), libdsec.WithUserAgent("dsec/"+Version()))
+	if err == nil && a.Project != "" {
+		c = c.InProject(a.Project)
+	}
+	return c, err
 }
 
 // WithClient runs fn with a client that is closed afterwards.

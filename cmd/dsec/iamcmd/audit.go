@@ -18,7 +18,7 @@ import (
 const shownRecords = 50
 
 func (a app) auditCommand() *cobra.Command {
-	var o libdsec.AuditOptions
+	var o api.AuditQuery
 	var format, action, decision string
 	var since time.Duration
 	limit := shownRecords

@@ -57,7 +57,7 @@ func (a app) completion(find func(context.Context, *libdsec.Client) ([]cobra.Com
 // CompleteProject completes the name of a project.
 func CompleteProject(a *cli.App) cobra.CompletionFunc {
 	return app{a}.completion(func(ctx context.Context, c *libdsec.Client) ([]cobra.Completion, error) {
-		list, err := collect(c.Projects().List(ctx), 0)
+		list, err := collect(c.Projects(ctx), 0)
 		names := make([]cobra.Completion, len(list))
 		for i := range list {
 			names[i] = show.Line(list[i].Name)
@@ -68,7 +68,7 @@ func CompleteProject(a *cli.App) cobra.CompletionFunc {
 
 func (a app) completeToken() cobra.CompletionFunc {
 	return a.completion(func(ctx context.Context, c *libdsec.Client) ([]cobra.Completion, error) {
-		list, err := collect(c.Tokens().List(ctx, libdsec.ListTokensOptions{}), 0)
+		list, err := collect(c.Tokens(ctx, api.TokenQuery{}), 0)
 		ids := make([]cobra.Completion, len(list))
 		for i := range list {
 			ids[i] = cobra.CompletionWithDesc(show.Line(list[i].ID), show.Line(list[i].Label))

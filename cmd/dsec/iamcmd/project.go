@@ -35,7 +35,7 @@ func (a app) createProject() *cobra.Command {
 		Args:    cli.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				made, err := c.Projects().Create(cmd.Context(), api.ProjectSpec{Name: args[0]})
+				made, err := c.CreateProject(cmd.Context(), api.ProjectSpec{Name: args[0]})
 				if err != nil {
 					return err
 				}
@@ -60,7 +60,7 @@ func (a app) listProjects() *cobra.Command {
 		Args:    cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				list, err := collect(c.Projects().List(cmd.Context()), 0)
+				list, err := collect(c.Projects(cmd.Context()), 0)
 				if err != nil {
 					return err
 				}
@@ -96,7 +96,7 @@ func (a app) getProject() *cobra.Command {
 		ValidArgsFunction: first(CompleteProject(a.App)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				got, err := c.Projects().Get(cmd.Context(), args[0])
+				got, err := c.Project(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
@@ -140,7 +140,7 @@ func (a app) removeProject() *cobra.Command {
 		ValidArgsFunction: first(CompleteProject(a.App)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				done, err := c.Projects().Delete(cmd.Context(), args[0])
+				done, err := c.DeleteProject(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}

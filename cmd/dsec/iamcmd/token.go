@@ -78,7 +78,7 @@ func (a app) createToken() *cobra.Command {
 				return err
 			}
 			return a.WithClient(func(c *libdsec.Client) error {
-				made, err := c.Tokens().Create(cmd.Context(), spec)
+				made, err := c.CreateToken(cmd.Context(), spec)
 				if err != nil {
 					return err
 				}
@@ -106,7 +106,7 @@ func (a app) createToken() *cobra.Command {
 }
 
 func (a app) listTokens() *cobra.Command {
-	var o libdsec.ListTokensOptions
+	var o api.TokenQuery
 	var format string
 	cmd := &cobra.Command{
 		Use:     "ls [PREFIX]",
@@ -126,7 +126,7 @@ func (a app) listTokens() *cobra.Command {
 				o.Prefix = args[0]
 			}
 			return a.WithClient(func(c *libdsec.Client) error {
-				list, err := collect(c.Tokens().List(cmd.Context(), o), 0)
+				list, err := collect(c.Tokens(cmd.Context(), o), 0)
 				if err != nil {
 					return err
 				}
@@ -203,7 +203,7 @@ func (a app) revokeToken() *cobra.Command {
 		ValidArgsFunction: first(a.completeToken()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				gone, err := c.Tokens().Revoke(cmd.Context(), args[0])
+				gone, err := c.RevokeToken(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
@@ -230,7 +230,7 @@ func (a app) whoami() *cobra.Command {
 		Args:    cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.WithClient(func(c *libdsec.Client) error {
-				who, err := c.Tokens().Self(cmd.Context())
+				who, err := c.Self(cmd.Context())
 				if err != nil {
 					return err
 				}

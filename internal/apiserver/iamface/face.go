@@ -122,14 +122,34 @@ type Ended struct {
 // aren't the project's.
 func (f *Face) Record(e Ended) {
 	refused := e.Code == string(api.CodeUnauthenticated) || e.Code == string(api.CodeForbidden)
-	missing := e.Code == string(api.CodeNotFound)
-	if !e.Need.changes && !refused && !missing {
+	if !e.Need.changes && !refused && e.Code != string(api.CodeNotFound) {
 		return
 	}
 	resource := e.Resource()
 	if !e.Need.changes && !refused && !strings.HasPrefix(resource, "sandbox/") {
 		return // a path that there isn't is nobody's
 	}
+	rec, kind := e.record(resource), e.Need.kind
+	if refused {
+		rec.Decision, kind = api.Deny, audit.Refusal
+	}
+	if refused && rec.Token == "" { // strangers can send as many as they like
+		var ok bool
+		if rec.Suppressed, ok = f.strange.take(time.Now()); !ok {
+			return
+		}
+	}
+	f.cfg.Audit.Add(kind, rec)
+	if kind != audit.Control {
+		return
+	}
+	if err := f.cfg.Audit.Flush(); err != nil {
+		f.cfg.Logger.Error("the audit log can't be written", slog.Any("err", err))
+	}
+}
+
+// record is what is written of an allowed request.
+func (e *Ended) record(resource string) api.AuditRecord {
 	rec := api.AuditRecord{
 		RequestID: e.RequestID, Token: e.Principal.Token, Project: e.Principal.Project, Action: string(e.Need.scope), Operation: e.Need.Operation,
 		Resource: resource, Decision: api.Allow, Result: e.Code,
@@ -137,29 +157,13 @@ func (f *Face) Record(e Ended) {
 	if rec.Result == "" {
 		rec.Result = "ok"
 	}
-	if rec.Action == string(anybody) {
+	if e.Need.scope == anybody {
 		rec.Action = ""
 	}
 	if host, _, err := net.SplitHostPort(e.Client); err == nil {
 		rec.Client = host
 	}
-	kind := e.Need.kind
-	if refused {
-		rec.Decision, kind = api.Deny, audit.Refusal
-		if rec.Token == "" {
-			// Strangers can send as many as they like.
-			var ok bool
-			if rec.Suppressed, ok = f.strange.take(time.Now()); !ok {
-				return
-			}
-		}
-	}
-	f.cfg.Audit.Add(kind, rec)
-	if kind == audit.Control {
-		if err := f.cfg.Audit.Flush(); err != nil {
-			f.cfg.Logger.Error("the audit log can't be written", slog.Any("err", err))
-		}
-	}
+	return rec
 }
 
 // throttle lets a few through each second, and counts the rest.

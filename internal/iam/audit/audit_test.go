@@ -51,7 +51,7 @@ func TestReadBack(t *testing.T) {
 		}
 	}
 	l := open(t, audit.Config{Dir: dir})
-	defer l.Close() //nolint:errcheck // nothing waits
+	defer l.Close()
 	q, next := audit.Query{Limit: 7}, n
 	for {
 		list, more, err := l.Read(t.Context(), q)
@@ -106,7 +106,7 @@ func TestBounded(t *testing.T) {
 		t.Errorf("%d bytes in %d files", size, len(files))
 	}
 	l = open(t, audit.Config{Dir: dir})
-	defer l.Close() //nolint:errcheck // nothing waits
+	defer l.Close()
 	list, _, err := l.Read(t.Context(), audit.Query{Limit: 1})
 	if err != nil || len(list) != 1 || list[0].RequestID != "4999" {
 		t.Errorf("the newest is %+v, %v", list, err)
@@ -136,7 +136,7 @@ func TestHalfALine(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, audit.Config{Dir: dir})
-	defer l.Close() //nolint:errcheck // nothing waits
+	defer l.Close()
 	l.Add(audit.Use, api.AuditRecord{RequestID: "3"})
 	got := all(t, l, audit.Query{Limit: 10})
 	if len(got) != 2 || got[0].RequestID != "3" || got[1].RequestID != "1" || got[0].Seq <= got[1].Seq {
