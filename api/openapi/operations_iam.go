@@ -7,7 +7,8 @@ import (
 )
 
 func iamOperations() []Operation {
-	const projects, project, tokens, token = "/v1/projects", "/v1/projects/{project}", "/v1/tokens", "/v1/tokens/{id}"
+	const projects, project = "/v1/projects", "/v1/projects/{project}"
+	const all, one = "/v1/tokens", "/v1/tokens/{id}" // of tokens
 	limit := Param{Name: "limit", In: "query", Description: "at most so many; 100 unless said", Schema: &Schema{Type: "integer", Minimum: new(1.0), Maximum: new(1000.0)}}
 	cursor := text("cursor", "of the answer before: the next page")
 	writes := []api.Code{api.CodeConflict, api.CodeExists, api.CodeQuota, api.CodeNotFound, api.CodeDiskFull}
@@ -31,26 +32,26 @@ func iamOperations() []Operation {
 			Answers:     answers(200, api.ProjectDeleted{}, ""), Codes: codes(everywhere(), writes),
 		},
 		{
-			ID: "listTokens", Method: "GET", Path: tokens, Tag: "access", Summary: "List a project's tokens", Description: "Never their secrets.",
+			ID: "listTokens", Method: "GET", Path: all, Tag: "access", Summary: "List a project's tokens", Description: "Never their secrets.",
 			Params:  []Param{limit, cursor, text("prefix", "only those whose id, or secret, begins so"), flag("all", "of every project")},
 			Answers: answers(200, api.TokenList{}, ""), Codes: everywhere(),
 		},
 		{
-			ID: "createToken", Method: "POST", Path: tokens, Tag: "access", Summary: "Make a token",
+			ID: "createToken", Method: "POST", Path: all, Tag: "access", Summary: "Make a token",
 			Description: "It can do nothing that the token which makes it can't. The secret is in this answer and never told again.",
 			Body:        jsonOf(api.TokenSpec{}), Answers: []Answer{{Status: 201, Headers: []string{"Location"}, Content: *jsonOf(api.NewToken{})}},
 			Codes: codes(everywhere(), withBody(), writes),
 		},
 		{
-			ID: "whoami", Method: "GET", Path: tokens + "/self", Tag: "access", Summary: "The request's own token, and what it may do",
+			ID: "whoami", Method: "GET", Path: all + "/self", Tag: "access", Summary: "The request's own token, and what it may do",
 			Answers: answers(200, api.Identity{}, ""), Codes: everywhere(),
 		},
 		{
-			ID: "getToken", Method: "GET", Path: token, Tag: "access", Summary: "Look at a token",
+			ID: "getToken", Method: "GET", Path: one, Tag: "access", Summary: "Look at a token",
 			Answers: answers(200, api.Token{}, ""), Codes: codes(everywhere(), ofSandbox(), []api.Code{api.CodeConflict}),
 		},
 		{
-			ID: "revokeToken", Method: "DELETE", Path: token, Tag: "access", Summary: "Revoke a token",
+			ID: "revokeToken", Method: "DELETE", Path: one, Tag: "access", Summary: "Revoke a token",
 			Description: "At once: what it has open is ended, too.", Answers: answers(200, api.Token{}, "what was revoked"), Codes: codes(everywhere(), writes),
 		},
 		{

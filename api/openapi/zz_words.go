@@ -6,6 +6,7 @@ package openapi
 func comments() map[string]string {
 	return map[string]string{
 		"AuditList":                    "AuditList is a page of the audit log, newest first.",
+		"AuditQuery":                   "AuditQuery chooses records of the audit log. The zero value chooses all of the project that the request acts in.",
 		"AuditRecord":                  "AuditRecord is one entry of the audit log: who asked for what, what was decided, and what came of it.",
 		"AuditRecord.Action":           "a scope",
 		"AuditRecord.Client":           "the address it came from",
@@ -192,6 +193,7 @@ func comments() map[string]string {
 		"Token.Prefix":                 "how the secret begins",
 		"Token.Project":                "its own: where it acts when a request doesn't say",
 		"TokenList":                    "TokenList is a page of tokens, by id.",
+		"TokenQuery":                   "TokenQuery chooses tokens. The zero value chooses those of the project that the request acts in.",
 		"TokenSpec":                    "TokenSpec is what a token is made of. Without grants it is a developer's in the project that the request acts in. It can be given nothing that the token which asks for it doesn't have itself.",
 		"TokenSpec.ExpiresIn":          "seconds from now; absent: never",
 		"TokenSpec.Grants":             "in other projects",

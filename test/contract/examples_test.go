@@ -2,14 +2,18 @@ package contract
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +21,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api/openapi"
+	"github.com/dsec-io/dsec/internal/need"
 	"github.com/dsec-io/dsec/test/testbed"
 )
 
@@ -87,8 +92,13 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{n: n, saved: map[string]string{}}
-	s.files = map[string][]byte{"rootfs.tar": tarball(t, "bin/", "bin/hello"), "tree.tar": tarball(t, "lib/", "lib/a.py", "lib/b.py")}
+	need.Command(t, "curl")
+	s := &stage{n: n, dir: t.TempDir(), saved: map[string]string{}}
+	for name, data := range map[string][]byte{"rootfs.tar": tarball(t, "bin/", "bin/hello"), "tree.tar": tarball(t, "lib/", "lib/a.py", "lib/b.py")} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	saved, run := s.saved, openapi.Recording{Saved: map[string]string{}, Answers: map[string]openapi.Recorded{}}
 	for i := range examples {
 		e := &examples[i]
@@ -96,7 +106,7 @@ func TestExamples(t *testing.T) {
 		if op == nil {
 			t.Fatalf("%s: there is no such operation", e.Key())
 		}
-		a := s.send(t, op.Method, e)
+		a := s.send(t, e)
 		if err := d.check(op, op.Method, a); err != nil {
 			t.Errorf("%s: %v\n%v", e.Key(), err, a)
 		}
@@ -109,7 +119,7 @@ func TestExamples(t *testing.T) {
 		if !*record {
 			// What an answer is to show may be on its way: a process has begun and not written yet.
 			again := func() {
-				a := s.send(t, op.Method, e)
+				a := s.send(t, e)
 				now = openapi.Recorded{Status: a.status, Type: a.header.Get("Content-Type"), Body: shown(e, a)}
 			}
 			for deadline := time.Now().Add(patience); op.Method == http.MethodGet && differs(e, now) != "" && time.Now().Before(deadline); {
@@ -152,42 +162,40 @@ func shown(e *openapi.Example, a *answer) string {
 // stage is where examples are run.
 type stage struct {
 	n     *testbed.Node
-	files map[string][]byte // what stands for "@NAME"
+	dir   string // where the files are that stand for "@NAME"
 	saved map[string]string
 }
 
-// send makes the request of an example.
-func (s *stage) send(t *testing.T, method string, e *openapi.Example) *answer {
+// send makes the request of an example with the very command that is shown for it.
+func (s *stage) send(t *testing.T, e *openapi.Example) *answer {
 	t.Helper()
-	n, saved := s.n, s.saved
-	body := []byte(openapi.Fill(e.Body, saved))
-	if name, ok := strings.CutPrefix(e.Body, "@"); ok {
-		if body = s.files[name]; body == nil {
-			t.Fatalf("%s: there is no file %s", e.Key(), name)
-		}
+	filled := *e
+	filled.Path, filled.Body, filled.Headers = openapi.Fill(e.Path, s.saved), openapi.Fill(e.Body, s.saved), nil
+	for _, h := range e.Headers {
+		filled.Headers = append(filled.Headers, openapi.Fill(h, s.saved))
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, n.Endpoint+openapi.Fill(e.Path, saved), bytes.NewReader(body))
+	op := slices.IndexFunc(openapi.Operations(), func(o openapi.Operation) bool { return o.ID == e.Op })
+	line := openapi.Curl(&openapi.Operations()[op], &filled)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", line+" --max-time 60 -D head -o body")
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), "DSEC_ENDPOINT="+s.n.Endpoint, "DSEC_TOKEN="+s.n.Token)
+	_ = os.Remove(filepath.Join(s.dir, "body")) // none is written where the answer has none
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %s: %v %s", e.Key(), line, err, out)
+	}
+	head, err := os.ReadFile(filepath.Join(s.dir, "head"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+n.Token)
-	if len(body) > 0 {
-		req.Header.Set("Content-Type", "application/json")
+	body, err := os.ReadFile(filepath.Join(s.dir, "body"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
 	}
-	for _, h := range e.Headers {
-		name, value, _ := strings.Cut(openapi.Fill(h, saved), ": ")
-		req.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), &http.Request{Method: http.MethodHead})
 	if err != nil {
-		t.Fatalf("%s: %v", e.Key(), err)
+		t.Fatalf("%s: %v: %s", e.Key(), err, head)
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatalf("%s: %v", e.Key(), err)
-	}
-	return &answer{status: resp.StatusCode, header: resp.Header, body: raw}
+	return &answer{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
 // save keeps what later examples use of an answer.
