@@ -290,15 +290,32 @@ func TestReach(t *testing.T) {
 // TestSandboxEnds: its connections end with it.
 func TestSandboxEnds(t *testing.T) {
 	p := start(t, testbed.Shared(t), "")
-	conns := []net.Conn{p.dial(t, 7001), p.dial(t, 7004)}
+	conns := []net.Conn{p.dial(t, 7001)}
+	for range 20 {
+		c := p.dial(t, 7004)
+		if _, err := c.Write([]byte("never read")); err != nil { // so the kernel resets the connection
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
 	resp := p.ask(t, "GET", p.path(8080, "/sse"), neverEnding{})
 	if _, err := p.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	died := 0
 	for _, c := range conns {
-		if _, err := io.Copy(io.Discard, c); err != nil && codeOf(err) != api.CodeSandboxDied && codeOf(err) != api.CodePortFailed {
-			t.Errorf("Read() = %v", err)
+		switch _, err := io.Copy(io.Discard, c); codeOf(err) {
+		case api.CodeSandboxDied:
+			died++
+		case api.CodePortFailed: // its program was dead long before the sandbox
+		default:
+			if err != nil {
+				t.Errorf("Read() = %v", err)
+			}
 		}
+	}
+	if died == 0 {
+		t.Error("no connection says that the sandbox has ended")
 	}
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("an answer that broke off looks whole")
