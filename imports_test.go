@@ -42,7 +42,7 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
-	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance"},
+	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime"},
 	{"internal/image/importer"},
 	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar"},
 	{"internal/chronus"},
@@ -50,6 +50,7 @@ var housePlan = [][]string{
 	{"internal/chronus/launch"},
 	{"internal/chronus/account", "internal/chronus/journal", "internal/chronus/remember"},
 	{"internal/keeper"},
+	{"internal/aether/tunnel"},
 	{"internal/aether/..."},
 	{"internal/spawn"},
 	{"internal/linux/...", "internal/flock"},
@@ -94,7 +95,7 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{"net/http"},
-		[]string{"internal/apiserver/...", "internal/devmode", "libdsec", "internal/bench", "cmd/dsec"},
+		[]string{"test/ports/server", "internal/apiserver/...", "internal/devmode", "libdsec", "internal/bench", "cmd/dsec"},
 		"HTTP is a face: behind it the aether protocol is spoken",
 	},
 	{
