@@ -78,12 +78,17 @@ func (s *Sandbox) Exec(ctx context.Context, cmd Cmd) (*Result, error) {
 
 // execOnce runs the command once.
 func (s *Sandbox) execOnce(ctx context.Context, o aether.Open, stdin *source) (started bool, _ *Result, _ error) {
+	o.Closed = stdin == nil && o.Key == "" // nothing follows; with a key a signal may
 	stream, err := s.client.open(ctx, o)
 	if err != nil {
 		return false, nil, err
 	}
-	// Ends our side whichever way this returns; for a command that still runs it means: kill it.
-	defer stream.Reset(nil)
+	ended := false // by both sides: the server ends its own with the command's end
+	defer func() {
+		if !ended {
+			stream.Reset(nil) // for a command that still runs it means: kill it
+		}
+	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	running := make(chan struct{}) // closed when the command has started
@@ -115,6 +120,7 @@ func (s *Sandbox) execOnce(ctx context.Context, o aether.Open, stdin *source) (s
 		case f.Type == aether.MsgExited:
 			res.ExitStatus, err = exitStatus(f.Data)
 			f.Release()
+			ended = o.Closed
 			return true, res, err
 		}
 		f.Release()

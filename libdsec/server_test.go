@@ -395,7 +395,11 @@ func (p *proc) receive(ctx context.Context, cancel context.CancelCauseFunc, st *
 	for {
 		f, err := st.Recv(ctx)
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
+			if errors.Is(err, io.EOF) { // the client has said all, and may still leave
+				<-st.Done()
+				err = st.Err()
+			}
+			if err != nil {
 				cancel(err)
 			}
 			return
