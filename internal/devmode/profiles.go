@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/http/pprof" //nolint:gosec // served on a socket that root alone may open, never by the API
+	"net/http/pprof" // served on a socket that root alone may open, never by the API
 	"os"
 	"time"
 )
