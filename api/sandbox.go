@@ -104,7 +104,13 @@ type Sandbox struct {
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"` // when it first answered
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	Already   bool       `json:"already,omitempty"` // on a repeated stop: it had ended before
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // when ttl.running_s or ttl.max_s will be over, extensions included
+	Already   bool       `json:"already,omitempty"`    // on a repeated stop: it had ended before
+}
+
+// Extension asks for more time.
+type Extension struct {
+	RunningS *int64 `json:"running_s"` // ttl.running_s isn't over before so many seconds from now; what was set or asked for before is never shortened
 }
 
 // Patch changes a running sandbox. A nil field stays as it is; a non-nil Env or Labels replaces the whole map, and a

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 )
@@ -118,6 +119,20 @@ func (s *Sandbox) Patch(ctx context.Context, p api.Patch) (api.Sandbox, error) {
 // Stop ends the sandbox with everything in it. Stopping a sandbox that has ended is no error: then Already is set.
 func (s *Sandbox) Stop(ctx context.Context) (api.Sandbox, error) {
 	return s.update(ctx, http.MethodDelete, nil)
+}
+
+// Extend makes the sandbox's running time (ttl.running_s) last for at least d from now on. It never makes it shorter, and
+// it can't outlast ttl.max_s. ExpiresAt of the answer is the new end.
+func (s *Sandbox) Extend(ctx context.Context, d time.Duration) (api.Sandbox, error) {
+	want := api.Extension{RunningS: new(int64((d + time.Second - 1) / time.Second))}
+	var info api.Sandbox
+	if err := s.client.keyed(ctx, s.path("/extend"), NewKey(), want, &info); err != nil {
+		return api.Sandbox{}, err
+	}
+	s.mu.Lock()
+	s.info = info
+	s.mu.Unlock()
+	return info, nil
 }
 
 func (s *Sandbox) update(ctx context.Context, method string, body any) (api.Sandbox, error) {

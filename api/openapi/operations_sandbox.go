@@ -48,6 +48,12 @@ func sandboxOperations() []Operation {
 			Answers:     answers(200, api.Sandbox{}, "the sandbox as it ended"), Codes: codes(everywhere(), ofSandbox(), []api.Code{api.CodeWrongState}),
 		},
 		{
+			ID: "extendSandbox", Method: "POST", Path: sandboxPath + "/extend", Tag: "sandboxes", Summary: "Give a sandbox more time",
+			Description: "`ttl.running_s` isn't over before so many seconds from now: an end that is later stays. It can't outlast `ttl.max_s`.",
+			Body:        jsonOf(api.Extension{}), Answers: answers(200, api.Sandbox{}, "the sandbox, with its new `expires_at`"),
+			Codes: codes(everywhere(), withBody(), inSandbox(), []api.Code{api.CodeImpossible, api.CodeDiskFull, api.CodeUnsupportedConstraint}),
+		},
+		{
 			ID: "getUsage", Method: "GET", Path: sandboxPath + "/metrics", Tag: "observing", Summary: "What a sandbox uses",
 			Answers: answers(200, api.Usage{}, ""), Codes: codes(everywhere(), inSandbox()),
 		},

@@ -170,6 +170,23 @@ func (s *Server) patch(c *call, r *http.Request) error {
 	return s.change(c, r, aether.Open{Method: "sandbox.patch", Sandbox: id, Body: body})
 }
 
+// extend gives a sandbox more time.
+func (s *Server) extend(c *call, r *http.Request) error {
+	id, err := plainSandbox(r)
+	if err != nil {
+		return err
+	}
+	want, err := decode(c, r, s.decoders.extend, smallBody)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	return s.change(c, r, aether.Open{Method: "sandbox.extend", Sandbox: id, Body: body})
+}
+
 func (s *Server) stopSandbox(c *call, r *http.Request) error {
 	id, err := plainSandbox(r)
 	if err != nil {

@@ -54,6 +54,7 @@ type Server struct {
 type decoders struct {
 	spec    *api.Decoder[api.Spec]
 	patch   *api.Decoder[api.Patch]
+	extend  *api.Decoder[api.Extension]
 	exec    *api.Decoder[api.ExecRequest]
 	start   *api.Decoder[api.StartRequest]
 	session *api.Decoder[api.SessionRequest]
@@ -87,6 +88,7 @@ func New(cfg Config) (*Server, error) {
 		decoders: decoders{
 			spec:    api.NewDecoder[api.Spec](),
 			patch:   api.NewDecoder[api.Patch](),
+			extend:  api.NewDecoder[api.Extension](),
 			exec:    api.NewDecoder[api.ExecRequest](),
 			start:   api.NewDecoder[api.StartRequest](),
 			session: api.NewDecoder[api.SessionRequest](),

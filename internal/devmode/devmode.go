@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/iam"
@@ -50,6 +51,8 @@ type Config struct {
 	OnReady func(ContextFile)
 	// TestHooks gives aethers the methods by which tests disturb them; no program sets it.
 	TestHooks bool
+	// TestClock shifts the edge's wall clock, for tests of what must not depend on it.
+	TestClock time.Duration
 
 	aether []byte // the program dsec-aether; nil: the embedded one
 }

@@ -172,6 +172,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 	}
 	e, err := edge.New(ctx, edge.Config{
 		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity, Home: home,
+		Clock: func() time.Time { return time.Now().Add(in.cfg.TestClock) },
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})
 	if err != nil {

@@ -29,11 +29,12 @@ type Config struct {
 	Home     uint32                // the edge's number, never given to another; below 2^20
 	Capacity Capacity
 
-	EndedKeep   time.Duration // how long an ended sandbox's record can be read; default 1 h
-	ShortWait   time.Duration // how long a request waits for a short state to pass; default 30 s
-	StopTimeout time.Duration // how long the end of a sandbox may take before it counts as failed; default 30 s
-	Keys        idem.Limits   // of what is kept for idempotency keys
-	Parallel    int           // adoptions and stops at one time; default 16
+	EndedKeep   time.Duration    // how long an ended sandbox's record can be read; default 1 h
+	ShortWait   time.Duration    // how long a request waits for a short state to pass; default 30 s
+	StopTimeout time.Duration    // how long the end of a sandbox may take before it counts as failed; default 30 s
+	Clock       func() time.Time // the wall clock; tests have one that is wrong; nil: the machine's
+	Keys        idem.Limits      // of what is kept for idempotency keys
+	Parallel    int              // adoptions and stops at one time; default 16
 
 	machine func() (machineState, error) // how the machine is doing; tests have another
 	files   files                        // where records are written; tests make it fail and die
@@ -116,6 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.ShortWait = cmp.Or(c.ShortWait, 30*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
 	c.Parallel = cmp.Or(c.Parallel, 16)
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
 	if c.files == nil {
 		c.files = osFiles{}
 	}

@@ -126,7 +126,7 @@ func (e *Edge) open(ctx context.Context, sb *sandbox, box Box) error {
 	}
 	sb.mu.Lock()
 	ready := *sb.rec
-	ready.State, ready.StartedAt = api.StateRunning, new(time.Now().UTC())
+	ready.State, ready.StartedAt, ready.Life.Started = api.StateRunning, new(e.cfg.Clock().UTC()), uptime()
 	// Unlike later changes this one must reach the disk: a sandbox that was answered for is never taken for half-made.
 	err := e.store.save(&ready)
 	if err == nil {
@@ -139,6 +139,7 @@ func (e *Edge) open(ctx context.Context, sb *sandbox, box Box) error {
 	if err != nil {
 		return err
 	}
+	sb.active.Touch(uptime())
 	e.tell(sb, "running", "", nil)
 	e.goTask(func() { e.watch(sb, box) })
 	return nil

@@ -139,7 +139,7 @@ func (e *Edge) enter(rec *record) (*sandbox, error) {
 	if e.closing {
 		return nil, errClosing()
 	}
-	rec.CreatedAt = time.Now().UTC()
+	rec.CreatedAt, rec.Life.Created = e.cfg.Clock().UTC(), uptime()
 	if !rec.CreatedAt.After(e.latest) {
 		rec.CreatedAt = e.latest.Add(1)
 	}
@@ -186,7 +186,7 @@ func (e *Edge) sweep() {
 	for {
 		select {
 		case <-t.C:
-			e.sweepOnce(time.Now())
+			e.sweepOnce(e.cfg.Clock())
 		case <-e.quit:
 			return
 		}

@@ -44,6 +44,7 @@ func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 }
 
 func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) error {
+	defer sb.active.Begin(uptime)()
 	open := unsaid(x)
 	down, box, err := e.openExec(ctx, s, sb, x)
 	if err != nil {

@@ -20,7 +20,12 @@ const (
 // awaitKept records the end of a kept process, which outlives the stream that started it: the aether answers the call
 // when it has ended.
 func (e *Edge) awaitKept(sb *sandbox, box Box, id string) {
+	over := func() {}
+	if id != startProcess {
+		over = sb.active.Begin(uptime)
+	}
 	e.goTask(func() {
+		defer over()
 		for pause := keptPause; ; pause = min(2*pause, keptPauseMax) {
 			raw, err := ask(e.life, box, aether.Open{Method: "wait", Sandbox: sb.id, Project: sb.project, Body: []byte(id)})
 			switch {

@@ -20,7 +20,7 @@ const keyedCreate = 2 * time.Minute
 
 // openKeys makes what serves streams with an idempotency key. The sandboxes are known by now.
 func (e *Edge) openKeys() error {
-	keys, err := idem.Open(idem.Config{Dir: filepath.Join(e.cfg.Instance.DataDir, "keys"), Logger: e.log, Limits: e.cfg.Keys})
+	keys, err := idem.Open(idem.Config{Dir: filepath.Join(e.cfg.Instance.DataDir, "keys"), Logger: e.log, Limits: e.cfg.Keys, Now: e.cfg.Clock})
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (r *record) born() api.Sandbox {
 	if r.Born != nil {
 		first.Spec = *r.Born
 	}
-	first.State, first.Reason, first.EndedAt = api.StateRunning, "", nil
+	first.State, first.Reason, first.EndedAt, first.Life.Extra = api.StateRunning, "", nil, 0
 	return first.view()
 }
 

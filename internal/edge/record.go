@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/instance"
+	"github.com/dsec-io/dsec/internal/edge/lifetime"
 )
 
 const recordVersion = 1
@@ -38,6 +39,7 @@ type record struct {
 	CreatedAt    time.Time       `json:"created_at"`
 	StartedAt    *time.Time      `json:"started_at,omitempty"`
 	EndedAt      *time.Time      `json:"ended_at,omitempty"`
+	Life         lifetime.Record `json:"life,omitzero"`
 	Backend      string          `json:"backend"`
 	BackendState json.RawMessage `json:"backend_state,omitempty"`
 	Patching     bool            `json:"patching,omitempty"` // the limits in spec may not be set yet
@@ -47,7 +49,7 @@ type record struct {
 func (r *record) view() api.Sandbox {
 	return api.Sandbox{
 		ID: r.ID, State: r.State, Reason: r.Reason, Project: r.Project, Spec: r.Spec,
-		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExpiresAt: r.Life.Ends(r.Spec.TTL, r.CreatedAt, r.StartedAt),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/events"
+	"github.com/dsec-io/dsec/internal/edge/lifetime"
 )
 
 // Adoption is tried again when the backend can't tell yet whether a sandbox lives.
@@ -141,6 +142,10 @@ func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 		sb.rec.State = api.StateRunning
 		e.met.state(from, api.StateRunning)
 	}
+	if sb.rec.Life.Created == 0 { // of an earlier version
+		sb.rec.Life = lifetime.Restored(uptime(), e.cfg.Clock(), sb.rec.CreatedAt, timeOr(sb.rec.StartedAt, sb.rec.CreatedAt))
+	}
+	sb.active.Touch(uptime()) // what went on while no edge ran isn't known
 	patching := sb.rec.Patching
 	sb.rec.Patching = false
 	e.saveLocked(sb)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/events"
+	"github.com/dsec-io/dsec/internal/edge/lifetime"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -19,6 +20,7 @@ type sandbox struct {
 	id      string
 	project string
 	created time.Time
+	active  lifetime.Activity
 	events  *events.Log
 
 	// work is held by a patch: one at a time changes limits.
@@ -121,7 +123,7 @@ func (e *Edge) moveLocked(sb *sandbox, to api.State, reason string) bool {
 	if !legal(from, to) {
 		return false
 	}
-	now := time.Now().UTC()
+	now := e.cfg.Clock().UTC()
 	sb.rec.State, sb.rec.Reason = to, reason
 	if to == api.StateRunning && sb.rec.StartedAt == nil {
 		sb.rec.StartedAt = &now

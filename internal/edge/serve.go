@@ -146,6 +146,7 @@ func (e *Edge) handlers() map[string]handler {
 		"sandbox.list":    e.serveList,
 		"sandbox.patch":   onSandbox(e, func(ctx context.Context, sb *sandbox, p api.Patch) (any, error) { return e.patch(ctx, sb, p) }),
 		"sandbox.stop":    onSandbox(e, e.serveStop),
+		"sandbox.extend":  onSandbox(e, e.extend),
 		"sandbox.metrics": onSandbox(e, e.serveUsage),
 		"sandbox.events":  e.serveEvents,
 		"sandbox.logs":    e.serveLogs,
@@ -183,6 +184,7 @@ func (e *Edge) passOn(ctx context.Context, s *aether.Stream, o aether.Open) erro
 	if err != nil {
 		return err
 	}
+	defer sb.active.Begin(uptime)()
 	now, err := e.running(ctx, sb)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -12,6 +13,14 @@ import (
 // stop ends a sandbox and returns when it has ended; already says that somebody else had ended it or was at it. The work
 // goes on when ctx ends. Of concurrent stops one does the work and all answer.
 func (e *Edge) stop(ctx context.Context, sb *sandbox, reason string) (already bool, err error) {
+	return e.stopIf(ctx, sb, reason, func() bool { return true })
+}
+
+// errSpared is the answer of a stop whose reason was gone when it came to it.
+var errSpared = errors.New("the sandbox needn't be stopped any more")
+
+// stopIf is stop for a sandbox of which still says, under its lock, that it is to be stopped.
+func (e *Edge) stopIf(ctx context.Context, sb *sandbox, reason string, still func() bool) (already bool, err error) {
 	ours := false
 	timer := time.NewTimer(e.cfg.ShortWait)
 	defer timer.Stop()
@@ -23,6 +32,9 @@ func (e *Edge) stop(ctx context.Context, sb *sandbox, reason string) (already bo
 		case state.Ended():
 			sb.mu.Unlock()
 			return !ours, nil
+		case !short(state) && !still():
+			sb.mu.Unlock()
+			return false, errSpared
 		case !short(state):
 			box := sb.box
 			e.moveLocked(sb, api.StateStopping, reason)
@@ -93,35 +105,6 @@ func (e *Edge) end(sb *sandbox, reason string, err error) {
 	}
 }
 
-// watch waits for the end of a running sandbox: its own, or that of its time.
-func (e *Edge) watch(sb *sandbox, box Box) {
-	due, why := e.deadline(sb)
-	for {
-		var timer *time.Timer
-		var expired <-chan time.Time
-		if !due.IsZero() {
-			timer = time.NewTimer(time.Until(due))
-			expired = timer.C
-		}
-		select {
-		case <-box.Done():
-			e.died(sb)
-			return
-		case <-expired:
-			if _, err := e.stop(context.Background(), sb, why); err == nil || e.isClosing() {
-				return
-			}
-			// A short state was in the way for too long, or its stop is. Try again.
-			due = time.Now().Add(time.Second)
-		case <-e.quit:
-			return
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-	}
-}
-
 func (e *Edge) isClosing() bool {
 	select {
 	case <-e.quit:
@@ -129,21 +112,6 @@ func (e *Edge) isClosing() bool {
 	default:
 		return false
 	}
-}
-
-// deadline is when a sandbox's time is over, by the wall clock: it goes on while no edge runs.
-func (e *Edge) deadline(sb *sandbox) (due time.Time, why string) {
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if s := sb.rec.Spec.TTL.MaxS; s != nil {
-		due, why = sb.rec.CreatedAt.Add(time.Duration(*s)*time.Second), fmt.Sprintf("ttl.max_s (%d) is over", *s)
-	}
-	if s := sb.rec.Spec.TTL.RunningS; s != nil && sb.rec.StartedAt != nil {
-		if at := sb.rec.StartedAt.Add(time.Duration(*s) * time.Second); due.IsZero() || at.Before(due) {
-			due, why = at, fmt.Sprintf("ttl.running_s (%d) is over", *s)
-		}
-	}
-	return due, why
 }
 
 // died records that a sandbox ended by itself, unless it was being stopped, and clears its remains away.

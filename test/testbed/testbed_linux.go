@@ -8,6 +8,7 @@ package testbed
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,9 @@ import (
 
 // serverEnv carries the settings of a node to the process that becomes it.
 const serverEnv = "DSEC_TESTBED_NODE"
+
+// ClockEnv is the variable (see [Options.Env]) that shifts a node's wall clock, as in "1h" or "-30m".
+const ClockEnv = "DSEC_TEST_CLOCK_OFFSET"
 
 // startTime is the hang detector of a start or an orderly stop; both usually take well under a second.
 const startTime = 60 * time.Second
@@ -96,8 +100,14 @@ func serve(raw string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	err := devmode.Run(ctx, devmode.Config{
-		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
+	shift, err := time.ParseDuration(cmp.Or(os.Getenv(ClockEnv), "0s"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	err = devmode.Run(ctx, devmode.Config{
+		TestClock: shift,
+		DataDir:   s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
@@ -264,6 +274,9 @@ func (n *Node) Kill(t testing.TB) {
 	_ = n.log.Close()
 	n.cmd = nil
 }
+
+// SetEnv gives the node's next process more environment, "K=V".
+func (n *Node) SetEnv(env ...string) { n.opts.Env = append(n.opts.Env, env...) }
 
 // Restart starts the node again on the same data folder after [Node.Kill] or [Node.Stop].
 func (n *Node) Restart(t testing.TB) {

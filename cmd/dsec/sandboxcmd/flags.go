@@ -27,6 +27,8 @@ type specFlags struct {
 	hostname string
 	job      string
 	maxLife  time.Duration
+	running  time.Duration
+	idle     time.Duration
 }
 
 func (f *specFlags) add(cmd *cobra.Command) {
@@ -38,7 +40,9 @@ func (f *specFlags) add(cmd *cobra.Command) {
 	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory `DIR`, made if missing (default: the image's)")
 	fs.StringVar(&f.hostname, "hostname", "", "host `NAME` inside")
 	fs.StringVar(&f.job, "job", "", "training `JOB` that the sandbox belongs to")
-	fs.Var((*cli.Seconds)(&f.maxLife), "max-life", "stop the sandbox after this time (90s, 2h)")
+	fs.Var((*cli.Seconds)(&f.maxLife), "max-life", "stop the sandbox after this time (90s, 2h), whatever happens")
+	fs.Var((*cli.Seconds)(&f.running), "max-running", "stop it when it has run for this time, which dsec sandbox extend moves")
+	fs.Var((*cli.Seconds)(&f.idle), "max-idle", "stop it when for this time no command ran, nobody was connected and it used no CPU")
 }
 
 // spec builds what create is asked for.
@@ -55,8 +59,13 @@ func (f *specFlags) spec(image string, lookup func(string) (string, bool)) (api.
 		Image: image, Resources: f.resources(), Env: env, Labels: labels, User: f.user, Workdir: f.workdir,
 		Hostname: f.hostname, Job: f.job,
 	}
-	if f.maxLife > 0 {
-		s.TTL.MaxS = new(int64(math.Ceil(f.maxLife.Seconds())))
+	for _, t := range []struct {
+		given time.Duration
+		into  **int64
+	}{{f.maxLife, &s.TTL.MaxS}, {f.running, &s.TTL.RunningS}, {f.idle, &s.TTL.IdleS}} {
+		if t.given > 0 {
+			*t.into = new(int64(math.Ceil(t.given.Seconds())))
+		}
 	}
 	return s, nil
 }

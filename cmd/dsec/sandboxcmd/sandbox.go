@@ -23,7 +23,7 @@ func (a app) command() *cobra.Command {
 		RunE:    cli.Group,
 	}
 	cmd.AddCommand(a.createCommand(), a.listCommand(), a.getCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
-		a.logsCommand(), a.stopCommand(), a.setCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
+		a.logsCommand(), a.stopCommand(), a.setCommand(), a.extendCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
 		a.copyCommand())
 	return cmd
 }

@@ -230,7 +230,7 @@ func checkTTL(f *faults, t api.TTL) {
 		value     *int64
 		supported bool
 	}{
-		{"ttl.idle_s", t.IdleS, false},
+		{"ttl.idle_s", t.IdleS, true},
 		{"ttl.running_s", t.RunningS, true},
 		{"ttl.paused_s", t.PausedS, false},
 		{"ttl.max_s", t.MaxS, true},
@@ -333,6 +333,19 @@ func CheckPatch(p api.Patch) error {
 	}
 	if p.Resources != nil {
 		checkResources(&f, *p.Resources)
+	}
+	return f.err()
+}
+
+// CheckExtension checks a request for more time.
+func CheckExtension(x api.Extension) error {
+	var f faults
+	const hint = "say for how many seconds from now on"
+	switch {
+	case x.RunningS == nil:
+		f.add(api.CodeInvalid, "running_s", hint, "it is missing")
+	case *x.RunningS < 1 || *x.RunningS > maxSeconds:
+		f.add(api.CodeInvalid, "running_s", hint, "%d isn't between 1 and %d", *x.RunningS, int64(maxSeconds))
 	}
 	return f.err()
 }

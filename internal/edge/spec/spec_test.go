@@ -44,7 +44,6 @@ func TestEffectiveRefuses(t *testing.T) {
 		"disk":              {with(func(s *api.Spec) { s.Resources.DiskMB = new(int64(10)) }), api.CodeUnsupportedConstraint, "resources.disk_mb"},
 		"ttl-zero":          {with(func(s *api.Spec) { s.TTL.MaxS = new(int64(0)) }), api.CodeInvalid, "ttl.max_s"},
 		"ttl-huge":          {with(func(s *api.Spec) { s.TTL.RunningS = new(int64(math.MaxInt64)) }), api.CodeInvalid, "ttl.running_s"},
-		"ttl-idle":          {with(func(s *api.Spec) { s.TTL.IdleS = new(int64(5)) }), api.CodeUnsupportedConstraint, "ttl.idle_s"},
 		"ttl-paused":        {with(func(s *api.Spec) { s.TTL.PausedS = new(int64(5)) }), api.CodeUnsupportedConstraint, "ttl.paused_s"},
 		"ttl-idle-zero":     {with(func(s *api.Spec) { s.TTL.IdleS = new(int64(0)) }), api.CodeInvalid, "ttl.idle_s"},
 		"layers":            {with(func(s *api.Spec) { s.Layers = []string{"x"} }), api.CodeUnsupportedConstraint, "layers"},
