@@ -242,18 +242,23 @@ func (f *Files) List(ctx context.Context, name string) iter.Seq2[api.FileInfo, e
 	}
 }
 
-// FileWatchOptions say what is watched. The zero value is a file, or a directory with the files in it.
-type FileWatchOptions struct {
-	Recursive bool // with all directories below, those that come later too
-}
-
-// Watch yields what happens to a file or directory: first [api.FileReady], from when on nothing is missed in silence,
+// Watch yields what happens to a file, or to a directory and the files in it: first [api.FileReady], from when on nothing is missed in silence,
 // last [api.FileGone] when it was removed or moved away. Whoever takes events too slowly meets [api.FileOverflow]. What a
 // new directory held when it was found may be told twice. After an error it yields no more, and it ends with one when the
 // sandbox does.
-func (f *Files) Watch(ctx context.Context, name string, o FileWatchOptions) iter.Seq2[api.FileEvent, error] {
+func (f *Files) Watch(ctx context.Context, name string) iter.Seq2[api.FileEvent, error] {
+	return f.watch(ctx, api.FileRequest{Path: []byte(name)})
+}
+
+// WatchTree is [Files.Watch] with all directories below, those that come later too. It follows no links and stays on its
+// file system; what it can't watch it tells as [api.FileSkipped].
+func (f *Files) WatchTree(ctx context.Context, name string) iter.Seq2[api.FileEvent, error] {
+	return f.watch(ctx, api.FileRequest{Path: []byte(name), Recursive: true})
+}
+
+func (f *Files) watch(ctx context.Context, r api.FileRequest) iter.Seq2[api.FileEvent, error] {
 	return func(yield func(api.FileEvent, error) bool) {
-		out, err := f.output(ctx, "file.watch", api.FileRequest{Path: []byte(name), Recursive: o.Recursive})
+		out, err := f.output(ctx, "file.watch", r)
 		if err != nil {
 			yield(api.FileEvent{}, err)
 			return

@@ -289,15 +289,29 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 	var o Open
 	n, err := o.unmarshal(part.payload)
 	var fds []int
-	if err != nil {
-		if ferr := c.discardFDs(id, announced(part.payload)); ferr != nil {
-			return ferr
+	switch {
+	case err != nil:
+		if lost := c.discardFDs(id, announced(part.payload)); lost != nil {
+			return lost
 		}
-	} else if n > 0 {
+	case n > 0:
 		if fds, err = c.takeFDs(n); err != nil && c.fds != nil {
 			return fmt.Errorf("open of %d with %d descriptors: %w", id, n, err) // which frame the others belong to isn't known any more
 		}
 	}
+	return c.enter(id, part, &o, arrived{fds, err, closed})
+}
+
+// arrived is what is known of an OPEN that has come, besides what it says.
+type arrived struct {
+	fds    []int
+	err    error // why it is refused
+	closed bool
+}
+
+// enter makes a stream of an OPEN, or refuses it.
+func (c *Conn) enter(id uint32, part *partialOpen, o *Open, a arrived) error {
+	fds, err, closed := a.fds, a.err, a.closed
 	c.mu.Lock()
 	if err == nil && c.serve == nil && len(c.backlog) >= maxBacklog {
 		err = ErrTooMany
@@ -314,7 +328,7 @@ func (c *Conn) accept(id uint32, part *partialOpen, closed bool) error {
 		return nil
 	}
 	o.Trace, o.Closed = part.trace, closed
-	s := newStream(c, o)
+	s := newStream(c, *o)
 	s.id, s.accepted, s.openSent, s.openDone, s.fds, s.size = id, true, true, true, fds, len(part.payload)
 	if closed {
 		s.remoteDone, s.recvErr = true, errEOF

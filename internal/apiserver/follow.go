@@ -44,19 +44,9 @@ func (s *Server) follow(c *call, r *http.Request, o aether.Open, as follower) er
 	in := receive(r.Context(), st)
 	defer in.stop()
 
-	var next received
-	var late <-chan time.Time
-	if !as.patient {
-		late = time.After(refusalTime)
-	}
-	select {
-	case next = <-in.c:
-		if next.err != nil && !errors.Is(next.err, io.EOF) {
-			return repeatable(next.err)
-		}
-	case <-late:
-	case <-r.Context().Done():
-		return nil
+	next := in.first(r.Context(), as.patient)
+	if next.err != nil && !errors.Is(next.err, io.EOF) {
+		return repeatable(next.err)
 	}
 	out := newLiveAnswer(c, as.media)
 	if c.head { // it would wait for what it can't send
@@ -127,6 +117,22 @@ func receive(ctx context.Context, st *aether.Stream) *receiver {
 	v := &receiver{c: make(chan received), quit: quit, done: make(chan struct{})}
 	go v.run(ctx, st)
 	return v
+}
+
+// first is the first frame or why there is none, or nothing where that takes its time and isn't to be waited for.
+func (v *receiver) first(ctx context.Context, patient bool) received {
+	var late <-chan time.Time
+	if !patient {
+		late = time.After(refusalTime)
+	}
+	select {
+	case next := <-v.c:
+		return next
+	case <-late:
+		return received{}
+	case <-ctx.Done():
+		return received{err: context.Cause(ctx)}
+	}
 }
 
 func (v *receiver) run(ctx context.Context, st *aether.Stream) {

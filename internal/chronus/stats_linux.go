@@ -2,6 +2,7 @@ package chronus
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -112,15 +113,9 @@ func (s *Shard) hook(open *aether.Open) error {
 		})
 	case "fds":
 		var limit unix.Rlimit
-		if err := json.Unmarshal(open.Body, &limit.Cur); err != nil {
-			return api.Errorf(api.CodeInvalid, "descriptors: %v", err)
-		}
-		var own unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-			return err
-		}
-		limit.Max, limit.Cur = own.Max, min(limit.Cur, own.Max)
-		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+		err := errors.Join(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit), json.Unmarshal(open.Body, &limit.Cur))
+		limit.Cur = min(limit.Cur, limit.Max)
+		return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	case "crash":
 		os.Exit(3) //nolint:forbidigo // what the hook is for
 	}

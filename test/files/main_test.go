@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/dsec-io/dsec/api"
@@ -34,21 +33,27 @@ func wantContent(t testing.TB, f *libdsec.Files, name, want string) {
 	}
 }
 
-// request makes a request about a sandbox's files.
-func request(t testing.TB, n *testbed.Node, method, id string, q url.Values, body io.Reader) *http.Request {
+// faced is a sandbox's files as plain HTTP has them.
+type faced struct {
+	node    *testbed.Node
+	sandbox string
+}
+
+// request makes a request.
+func (f faced) request(t testing.TB, method string, q url.Values, body io.Reader) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, n.Endpoint+"/v1/sandboxes/"+id+"/files?"+q.Encode(), body)
+	req, err := http.NewRequestWithContext(t.Context(), method, f.node.Endpoint+"/v1/sandboxes/"+f.sandbox+"/files?"+q.Encode(), body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+n.Token)
+	req.Header.Set("Authorization", "Bearer "+f.node.Token)
 	return req
 }
 
-// rest does a request by plain HTTP and returns its status and body.
-func rest(t testing.TB, n *testbed.Node, method, id string, q url.Values, body string) (int, []byte) {
+// do does a request and returns its status and body.
+func (f faced) do(t testing.TB, method string, q url.Values, body io.Reader) (int, []byte) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(request(t, n, method, id, q, strings.NewReader(body)))
+	resp, err := http.DefaultClient.Do(f.request(t, method, q, body))
 	if err != nil {
 		t.Fatal(err)
 	}

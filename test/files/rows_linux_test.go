@@ -182,15 +182,8 @@ func TestCase38DiskFull(t *testing.T) {
 		t.Errorf("an archive of more than there is room for: %v", err)
 	}
 	wantContent(t, f, "/d/f", "old")
-	resp, err := http.DefaultClient.Do(request(t, n, http.MethodPut, sb.ID(), url.Values{"path": {"/d/g"}}, zeros()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
-	}
-	wantProblem(t, resp.StatusCode, body, api.CodeDiskFull)
+	status, body := faced{n, sb.ID()}.do(t, http.MethodPut, url.Values{"path": {"/d/g"}}, zeros())
+	wantProblem(t, status, body, api.CodeDiskFull)
 	if got := unfinished(t, sb); got != "" {
 		t.Errorf("left behind: %s", got)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/dsec-io/dsec/test/testbed"
 )
 
-// TestTransferFlat uploads and downloads 1 GiB by plain HTTP: the content is right and no process grows with it. How fast
-// it is is told, not demanded: that is the benchmarks' part.
+// TestTransferFlat uploads and downloads 1 GiB by plain HTTP: the content is right and no process grows with it. The speed is
+// told and not demanded: that is the benchmarks' part.
 func TestTransferFlat(t *testing.T) {
 	n := testbed.Start(t, testbed.Options{})
 	sb := n.Create(t, api.Spec{})
@@ -29,7 +29,7 @@ func TestTransferFlat(t *testing.T) {
 	}
 	const size = 1 << 30
 	q := url.Values{"path": {"/big"}}
-	req := request(t, n, http.MethodPut, sb.ID(), q, io.LimitReader(filler{}, size))
+	req := faced{n, sb.ID()}.request(t, http.MethodPut, q, io.LimitReader(filler{}, size))
 	req.ContentLength = size
 	start := time.Now()
 	resp, err := http.DefaultClient.Do(req)
@@ -42,7 +42,7 @@ func TestTransferFlat(t *testing.T) {
 	}
 	up := time.Since(start)
 	start = time.Now()
-	resp, err = http.DefaultClient.Do(request(t, n, http.MethodGet, sb.ID(), q, nil))
+	resp, err = http.DefaultClient.Do(faced{n, sb.ID()}.request(t, http.MethodGet, q, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

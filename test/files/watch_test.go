@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/need"
 	"github.com/dsec-io/dsec/libdsec"
 	"github.com/dsec-io/dsec/test/testbed"
 )
@@ -29,7 +30,7 @@ type watch struct {
 }
 
 // begin watches, and returns when the watch is ready.
-func begin(t testing.TB, f *libdsec.Files, name string, o libdsec.FileWatchOptions) (*watch, api.FileEvent) {
+func begin(t testing.TB, f *libdsec.Files, name string, tree bool) (*watch, api.FileEvent) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watch{t: t, events: make(chan api.FileEvent), cancel: cancel} // unbuffered: the test's pace is the client's
@@ -37,7 +38,11 @@ func begin(t testing.TB, f *libdsec.Files, name string, o libdsec.FileWatchOptio
 	go func() {
 		defer close(ended)
 		defer close(w.events)
-		for e, err := range f.Watch(ctx, name, o) {
+		follow := f.Watch
+		if tree {
+			follow = f.WatchTree
+		}
+		for e, err := range follow(ctx, name) {
 			if err != nil {
 				w.err = err
 				return
@@ -116,7 +121,7 @@ func TestWatchDirectory(t *testing.T) {
 		{"mkfifo /w/p; ln -s nowhere /w/l", "create /w/l", "create /w/p\ncreate /w/l"},
 		{"ln /w/old /w/hard", "create /w/hard", "create /w/hard"},
 	} {
-		w, ready := begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{})
+		w, ready := begin(t, sb.Files(), "/w", false)
 		if ready.Path != "/w" || !ready.Dir || ready.Directories != 1 {
 			t.Errorf("ready is %+v", ready)
 		}
@@ -127,7 +132,7 @@ func TestWatchDirectory(t *testing.T) {
 		w.cancel()
 	}
 	// What the file API does is seen like anything else, and a link at the end of the path is followed.
-	w, _ := begin(t, sb.Files(), "/link", libdsec.FileWatchOptions{})
+	w, _ := begin(t, sb.Files(), "/link", false)
 	put(t, sb.Files(), "/w/api", "content")
 	got := w.until("closed_write /link/api")
 	temp := strings.TrimPrefix(got[0], "create ")
@@ -141,7 +146,7 @@ func TestWatchTree(t *testing.T) {
 	t.Parallel()
 	sb := testbed.Shared(t).Create(t, api.Spec{})
 	testbed.Output(t, sb, "mkdir -p /w/a/b/c /out/tree/deep; echo x > /out/tree/deep/f; ln -s /out /w/link")
-	w, ready := begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{Recursive: true})
+	w, ready := begin(t, sb.Files(), "/w", true)
 	if ready.Directories != 4 {
 		t.Errorf("ready is %+v", ready)
 	}
@@ -169,7 +174,7 @@ func TestWatchTree(t *testing.T) {
 	// Two directories that change places.
 	testbed.Output(t, sb, "rm -r /w/*; mkdir -p /w/x/was-x /w/y/was-y")
 	w.cancel()
-	w, _ = begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{Recursive: true})
+	w, _ = begin(t, sb.Files(), "/w", true)
 	testbed.Output(t, sb, "mv /w/x /w/t && mv /w/y /w/x && mv /w/t /w/y && : > /w/x/was-y/f && : > /w/y/was-x/f")
 	got := w.until("closed_write /w/y/was-x/f")
 	for _, want := range []string{"create /w/x/was-y/f", "create /w/y/was-x/f"} {
@@ -184,7 +189,7 @@ func TestWatchNewDirectories(t *testing.T) {
 	t.Parallel()
 	sb := testbed.Shared(t).Create(t, api.Spec{})
 	testbed.Output(t, sb, "mkdir /w")
-	w, _ := begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{Recursive: true})
+	w, _ := begin(t, sb.Files(), "/w", true)
 	const trees = 40
 	p, err := sb.Start(t.Context(), libdsec.Cmd{Shell: fmt.Sprintf(`i=0; while [ $i -lt %d ]; do
 		mkdir -p /w/$i/a/b/c; : > /w/$i/1; : > /w/$i/a/2; : > /w/$i/a/b/3; : > /w/$i/a/b/c/4; mv /w/$i /w/moved-$i; : > /w/moved-$i/a/b/c/5; i=$((i+1)); done; : > /w/end`, trees)}, libdsec.StartOptions{})
@@ -252,7 +257,7 @@ func TestWatchEnds(t *testing.T) {
 			t.Run(fmt.Sprint(name, "-", recursive), func(t *testing.T) {
 				sb := n.Create(t, api.Spec{})
 				testbed.Output(t, sb, "mkdir -p /d/up/w /r /used /above/w; echo x > /d/f; echo x > /replaced")
-				w, _ := begin(t, sb.Files(), c.path, libdsec.FileWatchOptions{Recursive: recursive})
+				w, _ := begin(t, sb.Files(), c.path, recursive)
 				switch name {
 				case "in-use": // a program's working directory: the kernel doesn't tell of its end
 					if _, err := sb.Start(t.Context(), libdsec.Cmd{Shell: "cd /used && rmdir /used && exec sleep 1000"}, libdsec.StartOptions{}); err != nil {
@@ -275,8 +280,8 @@ func TestWatchEnds(t *testing.T) {
 	}
 	t.Run("sandbox-stops", func(t *testing.T) {
 		sb := n.Create(t, api.Spec{})
-		w, _ := begin(t, sb.Files(), "/", libdsec.FileWatchOptions{})
-		shm, _ := begin(t, sb.Files(), "/dev/shm", libdsec.FileWatchOptions{}) // a mount that isn't only the sandbox's
+		w, _ := begin(t, sb.Files(), "/", false)
+		shm, _ := begin(t, sb.Files(), "/dev/shm", false) // a mount that isn't only the sandbox's
 		if _, err := sb.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -303,23 +308,20 @@ func TestWatchRefusals(t *testing.T) {
 		"/no": api.CodeFileNotFound, "/f/x": api.CodeNotDirectory, "/closed": api.CodePermissionDenied, "/closed/x": api.CodePermissionDenied,
 		"/loop": api.CodeLinkLoop, "w": api.CodeInvalid, "/\x00": api.CodeInvalid,
 	} {
-		for range app.Watch(t.Context(), path, libdsec.FileWatchOptions{}) {
-			break
-		}
 		var err error
-		for _, err = range app.Watch(t.Context(), path, libdsec.FileWatchOptions{Recursive: true}) {
+		for _, err = range app.WatchTree(t.Context(), path) {
 		}
 		if !libdsec.IsCode(err, code) {
 			t.Errorf("watch %q: %v, want %s", path, err, code)
 		}
-		status, body := rest(t, n, http.MethodGet, sb.ID(), url.Values{"path": {path}, "watch": {"1"}, "user": {"1000:1000"}}, "")
+		status, body := faced{n, sb.ID()}.do(t, http.MethodGet, url.Values{"path": {path}, "watch": {"1"}, "user": {"1000:1000"}}, nil)
 		wantProblem(t, status, body, code)
 	}
 	// A pipe is watched without being opened, and what may not be read below a tree is told.
-	if _, ready := begin(t, sb.Files(), "/fifo", libdsec.FileWatchOptions{}); ready.Dir {
+	if _, ready := begin(t, sb.Files(), "/fifo", false); ready.Dir {
 		t.Errorf("%+v", ready)
 	}
-	w, ready := begin(t, app, "/w", libdsec.FileWatchOptions{Recursive: true})
+	w, ready := begin(t, app, "/w", true)
 	if ready.Directories != 2 {
 		t.Errorf("%+v", ready)
 	}
@@ -328,12 +330,12 @@ func TestWatchRefusals(t *testing.T) {
 	if want := []string{"skipped /w/closed/ permission_denied", "skipped /w/mine/ permission_denied"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	testbed.Output(t, sb, "mkdir -m 700 /w/open/later")
+	testbed.Output(t, sb, "mkdir -m 700 /later; mv /later /w/open/later")
 	if got := w.until("skipped /w/open/later/ permission_denied"); len(got) > 3 {
 		t.Errorf("%q", got)
 	}
 	// Other mounts are others' affair.
-	w, _ = begin(t, sb.Files(), "/", libdsec.FileWatchOptions{Recursive: true})
+	w, _ = begin(t, sb.Files(), "/", true)
 	testbed.Output(t, sb, ": > /end")
 	if all := w.until("closed_write /end"); !slices.Contains(all, "skipped /proc/ conflict") {
 		t.Errorf("a watch of everything doesn't say that /proc is left out: %q", all)
@@ -349,13 +351,13 @@ func TestWatchLimits(t *testing.T) {
 	const own = 32
 	var all []*watch
 	for range own {
-		w, _ := begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{})
+		w, _ := begin(t, sb.Files(), "/w", false)
 		all = append(all, w)
 	}
 	refusedWith := func(f *libdsec.Files, code api.Code) {
 		t.Helper()
 		var err error
-		for _, err = range f.Watch(t.Context(), "/w", libdsec.FileWatchOptions{Recursive: true}) {
+		for _, err = range f.WatchTree(t.Context(), "/w") {
 			break
 		}
 		e := api.AsError(err)
@@ -368,19 +370,33 @@ func TestWatchLimits(t *testing.T) {
 		w.cancel()
 	}
 	testbed.Until(t, hang, "the watches to end", func() bool {
-		for _, err := range sb.Files().Watch(t.Context(), "/w", libdsec.FileWatchOptions{}) {
+		for _, err := range sb.Files().Watch(t.Context(), "/w") {
 			return err == nil
 		}
 		return false
 	})
-	// The user's own limits are the sandbox's: its root may lower them, and its programs use them up.
-	testbed.Output(t, sb, "mount -o remount,rw /proc/sys 2>/dev/null; true")
-	if r := testbed.Shell(t, sb, "echo 2 > /proc/sys/user/max_inotify_watches"); r.ExitCode == nil || *r.ExitCode != 0 {
-		t.Skip("the sandbox's root can't lower its limits here")
+}
+
+// TestWatchOwnLimit: the sandbox's own limit of inotify instances counts for its programs and for the API alike.
+func TestWatchOwnLimit(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	need.Image(t, "debian")
+	sb := n.Create(t, api.Spec{Image: "debian"})
+	testbed.Output(t, sb, "mkdir /w")
+	p, err := sb.Start(t.Context(), libdsec.Cmd{Argv: []string{"python3", "-c", "import ctypes, time; c = ctypes.CDLL(None); [c.inotify_init() for _ in range(200)]; time.sleep(1000)"}}, libdsec.StartOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	refusedWith(sb.Files(), api.CodeQuota)
-	testbed.Output(t, sb, "echo 1000 > /proc/sys/user/max_inotify_watches; echo 0 > /proc/sys/user/max_inotify_instances")
-	refusedWith(sb.Files(), api.CodeQuota)
+	testbed.Until(t, hang, "the programs to use up the sandbox's limit", func() bool {
+		for _, err := range sb.Files().Watch(t.Context(), "/w") {
+			return libdsec.IsCode(err, api.CodeQuota) && api.AsError(err).Hint != ""
+		}
+		return false
+	})
+	if err := p.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestWatchNames(t *testing.T) {
@@ -388,7 +404,7 @@ func TestWatchNames(t *testing.T) {
 	sb := testbed.Shared(t).Create(t, api.Spec{})
 	f := sb.Files()
 	put(t, f, "/n \xff/x", "")
-	w, ready := begin(t, f, "/n \xff/", libdsec.FileWatchOptions{Recursive: true})
+	w, ready := begin(t, f, "/n \xff/", true)
 	if ready.RawPath() != "/n \xff" || ready.PathB64 == nil {
 		t.Errorf("ready is %+v", ready)
 	}
@@ -417,7 +433,7 @@ func TestWatchSlowClient(t *testing.T) {
 	t.Parallel()
 	sb := testbed.Shared(t).Create(t, api.Spec{})
 	testbed.Output(t, sb, "mkdir /w")
-	w, _ := begin(t, sb.Files(), "/w", libdsec.FileWatchOptions{Recursive: true})
+	w, _ := begin(t, sb.Files(), "/w", true)
 	const files = 40_000 // some 20 MiB of events, with names that are as long as they may be
 	testbed.Output(t, sb, fmt.Sprintf("cd /w; n=$(printf %%0200d 0); i=0; while [ $i -lt %d ]; do : > $n$i; i=$((i+1)); done; mkdir -p /w/made/meanwhile", files))
 	for e := w.next(); e.Type != api.FileOverflow; e = w.next() {
@@ -439,7 +455,7 @@ func TestWatchREST(t *testing.T) {
 	sb := n.Create(t, api.Spec{})
 	testbed.Output(t, sb, "mkdir /w")
 	for accept, media := range map[string]string{"": "application/x-ndjson", "text/event-stream": "text/event-stream"} {
-		req := request(t, n, http.MethodGet, sb.ID(), url.Values{"path": {"/w"}, "watch": {"1"}, "recursive": {"1"}}, nil)
+		req := faced{n, sb.ID()}.request(t, http.MethodGet, url.Values{"path": {"/w"}, "watch": {"1"}, "recursive": {"1"}}, nil)
 		req.Header.Set("Accept", accept)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {

@@ -45,6 +45,7 @@ type tree struct {
 	dir      bool   // the root is a directory
 	dev, ino uint64 // of the root
 	scans    uint32
+	torn     bool // a scan missed a directory that went while it was looked for: it may have been moved
 	counted  int // nodes, as far as they have been counted
 }
 
@@ -141,6 +142,7 @@ func (w *watcher) rescan() error {
 		return nil
 	}
 	w.tree.scans++
+	w.tree.torn = false
 	return w.scan(w.tree.root)
 }
 
@@ -227,6 +229,7 @@ func (w *watcher) enter(n *node) (int, error) {
 		if n == w.tree.root {
 			return -1, errGone
 		}
+		w.tree.torn = true
 		w.forget(n, true)
 		return -1, nil
 	case no == unix.ENOSPC:
@@ -354,7 +357,7 @@ func (w *watcher) verify(n *node) error {
 		}
 		return err
 	}
-	if no == 0 && n.wd != was {
+	if w.tree.torn || no == 0 && n.wd != was {
 		return w.rescan()
 	}
 	return nil
