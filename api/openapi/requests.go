@@ -31,7 +31,7 @@ func sandboxRequests() []Example {
 		{Op: "createSandbox", Name: "all defaults", Path: "/v1/sandboxes", Body: `{"image": "busybox"}`, Save: save("plain")},
 		{
 			Op: "createSandbox", Name: "with limits, labels and a start process", Path: "/v1/sandboxes", Save: save("sandbox"),
-			Body: `{"image": "busybox", "resources": {"cpu": 0.5, "memory_mb": 256}, "labels": {"team": "rl"}, "env": {"LANG": "C.UTF-8"}, "ttl": {"max_s": 3600}, "command": ["sh", "-c", "echo booted; sleep 600"]}`,
+			Body: `{"image": "busybox", "resources": {"cpu": 0.5, "memory_mb": 256}, "labels": {"team": "rl"}, "env": {"LANG": "C.UTF-8"}, "ttl": {"running_s": 600, "max_s": 3600}, "command": ["sh", "-c", "echo booted; sleep 600"]}`,
 		},
 		{Op: "createSandbox", Name: "a field that isn't known", Path: "/v1/sandboxes", Body: `{"image": "busybox", "cpus": 2}`},
 		{Op: "createSandbox", Name: "what can't be enforced", Path: "/v1/sandboxes", Body: `{"image": "busybox", "resources": {"disk_mb": 100}}`},
@@ -41,6 +41,7 @@ func sandboxRequests() []Example {
 		{Op: "getSandbox", Name: "unknown", Path: "/v1/sandboxes/saaaaaaaaaaaaaaaaaaaaa"},
 		{Op: "patchSandbox", Name: "more memory", Path: sb, Body: `{"resources": {"memory_mb": 512}}`},
 		{Op: "patchSandbox", Name: "other labels", Path: sb, Body: `{"labels": {"team": "rl", "round": "2"}}`},
+		{Op: "extendSandbox", Name: "half an hour from now", Path: sb + "/extend", Body: `{"running_s": 1800}`},
 		{Op: "getUsage", Name: "now", Path: sb + "/metrics"},
 	}
 }
@@ -51,6 +52,9 @@ func commandRequests() []Example {
 		{Op: "exec", Name: "with input", Path: sb + "/exec", Body: `{"argv": ["sort"], "stdin": "b\na\n"}`},
 		{Op: "exec", Name: "timed out", Path: sb + "/exec", Body: `{"argv": ["sleep", "100"], "timeout_ms": 50}`},
 		{Op: "exec", Name: "bytes", Path: sb + "/exec", Body: `{"argv": ["printf", "\\377"]}`},
+		{Op: "exec", Name: "with a key", Path: sb + "/exec", Headers: []string{"Idempotency-Key: patch-7f3a"}, Body: `{"shell": "echo x >>/tmp/log; wc -l </tmp/log"}`},
+		{Op: "exec", Name: "the same again isn't carried out again", Path: sb + "/exec", Headers: []string{"Idempotency-Key: patch-7f3a"}, Body: `{"shell": "echo x >>/tmp/log; wc -l </tmp/log"}`},
+		{Op: "exec", Name: "the key for something else", Path: sb + "/exec", Headers: []string{"Idempotency-Key: patch-7f3a"}, Body: `{"argv": ["true"]}`},
 		{Op: "exec", Name: "a command that isn't there", Path: sb + "/exec", Body: `{"argv": ["nothing"]}`},
 		{Op: "readLogs", Name: "as text", Path: sb + "/logs"},
 		{Op: "readLogs", Name: "as events", Path: sb + "/logs", Headers: []string{lines}},

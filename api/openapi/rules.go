@@ -46,7 +46,7 @@ func rules() map[string]rule {
 	return map[string]rule{
 		"Spec": strict, "Resources": strict, "TTL": strict, "Mount": strict, "Network": strict, "Integrity": strict, "SecretReference": strict,
 		"Patch": strict, "ExecRequest": strict, "StartRequest": strict, "Size": strict, "SignalRequest": strict, "SessionRequest": strict,
-		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict,
+		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict, "Extension": strict,
 
 		"Role":                {enum: words("admin", "developer", "reader")},
 		"Scope":               {enum: scopes()},
@@ -78,6 +78,8 @@ func rules() map[string]rule {
 
 		"Sandbox.ID": {pattern: sandboxPattern},
 		"Event.Seq":  atLeast(1),
+
+		"Extension.RunningS": between(1, decade),
 
 		"ExecRequest.Argv":           {minItems: 1},
 		"ExecRequest.TimeoutMS":      between(1, year),

@@ -222,7 +222,7 @@ func (s *schemas) fields(out *Schema, t reflect.Type) {
 		optional := slices.Contains(strings.Split(options, ","), "omitempty") || slices.Contains(strings.Split(options, ","), "omitzero")
 		if !optional {
 			out.Required = append(out.Required, name)
-			if f.Type.Kind() == reflect.Pointer && p.Ref == "" {
+			if f.Type.Kind() == reflect.Pointer && p.Ref == "" && out.Others != false { // an answer's: a request must say it
 				p.Type = []any{p.Type, "null"}
 			}
 		}
