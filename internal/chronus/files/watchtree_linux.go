@@ -46,7 +46,7 @@ type tree struct {
 	dev, ino uint64 // of the root
 	scans    uint32
 	torn     bool // a scan missed a directory that went while it was looked for: it may have been moved
-	counted  int // nodes, as far as they have been counted
+	counted  int  // nodes, as far as they have been counted
 }
 
 // trimSlashes is path without slashes at its end: empty for the root directory.
