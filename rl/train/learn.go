@@ -67,7 +67,7 @@ func (t *trainer) draw(segments []buffer.Segment, lo, hi int) {
 		}
 		return
 	}
-	beta := float64(l.PriorityBeta) + (1-float64(l.PriorityBeta))*t.progress()
+	beta := t.beta()
 	p := t.ring.Prioritize(segments, float64(l.PriorityAlpha))
 	chosen, weights := make([]buffer.Segment, hi-lo), make([]float32, hi-lo)
 	for i := range chosen {
@@ -79,6 +79,12 @@ func (t *trainer) draw(segments []buffer.Segment, lo, hi int) {
 		t.batch.Normalize()
 	}
 	t.batch.Scale(weights)
+}
+
+// beta is how far the draw by priorities is made up for: from PriorityBeta at the beginning to 1 at the end.
+func (t *trainer) beta() float64 {
+	first := float64(t.cfg.Learn.PriorityBeta)
+	return first + (1-first)*t.progress()
 }
 
 // batchStep learns from the batch. stop says that the policy has moved far enough.
