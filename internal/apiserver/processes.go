@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -36,14 +37,8 @@ func (s *Server) startProcess(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := first(ctx, st)
-	replay := err == nil && c.isReplay(&f)
-	if replay { // the process had its input then
-		f.Release()
-		f, err = first(ctx, st)
-	}
+	f, replay, err := c.awaitStart(ctx, st)
 	if err != nil {
-		st.Reset(nil)
 		return err
 	}
 	var in *feeding
@@ -61,6 +56,21 @@ func (s *Server) startProcess(c *call, r *http.Request) error {
 	}
 	c.Header().Set("Location", "/v1/sandboxes/"+id+"/processes/"+p.ID)
 	return c.json(http.StatusCreated, p)
+}
+
+// awaitStart waits for the word that a process has started, and whether that was for an earlier request with the same key:
+// then it had its input, too. An error has ended the stream.
+func (c *call) awaitStart(ctx context.Context, st *aether.Stream) (f aether.Frame, replay bool, err error) {
+	f, err = first(ctx, st)
+	if err == nil && c.isReplay(&f) {
+		f.Release()
+		replay = true
+		f, err = first(ctx, st)
+	}
+	if err != nil {
+		st.Reset(nil)
+	}
+	return f, replay, err
 }
 
 // startedProcess is the process that a stream's first frame tells of.

@@ -40,13 +40,13 @@ func (s *Server) create(c *call, r *http.Request) error {
 	}
 	ctx, cancel := bounded(r, createTime)
 	defer cancel()
-	st, err := s.open(ctx, c, aether.Open{Method: "sandbox.create", Body: body})
+	st, err := s.open(ctx, c, aether.Open{Method: "sandbox.create", Body: body}) //nolint:contextcheck // it is the request's, with a limit
 	if err != nil {
 		return err
 	}
 	// The edge takes back a sandbox whose creator has gone, unless a repeat can find it by its key.
 	defer st.Reset(nil)
-	answer, err := c.reply(ctx, st)
+	answer, err := c.reply(ctx, st) //nolint:contextcheck // as above
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -362,4 +363,35 @@ func TestKeyOfACall(t *testing.T) {
 	}
 	_, _, err = n.ask(t.Context(), keyed("none", as("p", "sandbox.stop", "nosuchsandbox2345678901", nil)))
 	wantCode(t, err, api.CodeNotFound)
+}
+
+// TestCreateNobodyWasToldOf: without a key, a sandbox whose creator was lost before it had the answer is stopped at once.
+func TestCreateNobodyWasToldOf(t *testing.T) {
+	n := startNode(t, nil)
+	for _, told := range []bool{false, true} {
+		s, err := n.client.Open(t.Context(), as("p", "sandbox.create", "", []byte(plain)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := s.Recv(t.Context())
+		if err != nil || f.Type != aether.MsgReply {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		f.Release()
+		if !told {
+			s.Reset(nil)
+			until(t, "the sandbox is stopped", func() bool { return len(n.fake.living()) == 0 })
+			continue
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(t.Context()); !errors.Is(err, io.EOF) {
+			t.Errorf("after the answer: %v", err)
+		}
+		n.create(plain)
+		if len(n.fake.living()) != 2 {
+			t.Errorf("%d sandboxes of 2", len(n.fake.living()))
+		}
+	}
 }

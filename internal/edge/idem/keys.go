@@ -451,11 +451,3 @@ func (k *Keys) Close() error {
 	defer k.mu.Unlock()
 	return k.journal.close()
 }
-
-// check refuses what isn't a key.
-func check(project, key string) error {
-	if project == "" {
-		return api.Errorf(api.CodeUnauthenticated, "the stream names no project")
-	}
-	return api.CheckKey(key)
-}

@@ -86,7 +86,7 @@ func TestCrashesForgetNothing(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		m := &model{
 			dir: dir, disk: &flakyDisk{}, now: time.Now(), runs: map[string]*Run{}, can: map[string]string{}, ran: map[string]bool{},
 			kinds: map[string]kind{"a": kindCreate, "b": kindCommand, "c": kindCall, "d": kindCreate},

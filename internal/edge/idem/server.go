@@ -79,7 +79,13 @@ func (v *Server) Serve(ctx context.Context, s *aether.Stream, o aether.Open) err
 		return v.create(ctx, s, o)
 	case kindCall:
 		return v.call(ctx, s, o)
+	case kindCommand, kindProcess:
 	}
+	return v.exec(ctx, s, o)
+}
+
+// exec serves a command, or a process that outlives its request.
+func (v *Server) exec(ctx context.Context, s *aether.Stream, o aether.Open) error {
 	var x aether.ExecStart
 	if err := x.Unmarshal(o.Body); err != nil {
 		return api.Errorf(api.CodeInvalid, "exec: %v", err)
