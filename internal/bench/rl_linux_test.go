@@ -55,7 +55,7 @@ func TestRLInSandboxes(t *testing.T) {
 		Command: "test", Quick: true, N: 4, Sandboxes: 4, Endpoint: n.Endpoint, Token: n.Token,
 		Images: filepath.Join(n.Dir, "images"), Env: os.Environ(), Progress: &progress,
 	})
-	if err != nil || doc.Failures() != 0 || len(doc.Results) != 2 {
+	if err != nil || doc.Failures() != 0 || len(doc.Results) != 3 {
 		t.Fatalf("%v, %+v\n%s", err, doc, progress.String())
 	}
 	for _, r := range doc.Results {

@@ -84,7 +84,7 @@ func (b *bench) rlSandboxes(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	return b.rlShells(ctx, pool)
 }
 
 func (b *bench) rlProgram(ctx context.Context, pool *sandboxenv.Pool, prog program) (err error) {
