@@ -306,6 +306,9 @@ func TestForeignTokens(t *testing.T) {
 	}
 	_, err := b.RevokeToken(t.Context(), p, theirs.ID)
 	wantCode(t, err, api.CodeNotFound)
+	if got, err := b.GetToken(t.Context(), b.root(""), theirs.Secret); err != nil || got.ID != theirs.ID {
+		t.Errorf("who may administer all: %+v, %v", got, err)
+	}
 	if list, err := b.ListTokens(t.Context(), p, iam.TokenQuery{Limit: 10}); err != nil || len(list.Items) != 1 {
 		t.Errorf("ListTokens() = %+v, %v", list, err)
 	}

@@ -183,15 +183,16 @@ func (a *Authority) ListTokens(ctx context.Context, p Principal, q TokenQuery) (
 	return list, nil
 }
 
-// find finds the one token of the principal's project that is called so; see [IDOf].
+// find finds the one token that is called so, see [IDOf], of the principal's project; of all projects for who may
+// administer all their tokens, so that a leaked one is ended without a search for its project.
 func (a *Authority) find(ctx context.Context, p Principal, given string) (*token, error) {
 	if err := a.load(ctx, false); err != nil {
 		return nil, err
 	}
-	id := IDOf(given)
+	id, everywhere := IDOf(given), p.Everywhere(SetOf(api.ScopeTokenAdmin))
 	var found []*token
 	for _, t := range a.snapshot() {
-		if t.rec.Project != p.Project {
+		if t.rec.Project != p.Project && !everywhere {
 			continue
 		}
 		if t.rec.ID == id {
@@ -210,7 +211,7 @@ func (a *Authority) find(ctx context.Context, p Principal, given string) (*token
 	return nil, api.FieldError(api.CodeConflict, "id", "give more of it", "%d tokens begin with %q", len(found), clip(id))
 }
 
-// GetToken tells a token of the project that the principal acts in, by its id or a beginning of it that no other has.
+// GetToken tells a token that the principal may administer, by its id or a beginning of it that no other has.
 func (a *Authority) GetToken(ctx context.Context, p Principal, id string) (api.Token, error) {
 	t, err := a.find(ctx, p, id)
 	if err != nil {
@@ -219,7 +220,7 @@ func (a *Authority) GetToken(ctx context.Context, p Principal, id string) (api.T
 	return t.public(time.Now()), nil
 }
 
-// RevokeToken ends a token of the project that the principal acts in. When it returns, no
+// RevokeToken ends a token that the principal may administer, named as for [Authority.GetToken]. When it returns, no
 // request is admitted for it any more, and those that were open have been cancelled.
 func (a *Authority) RevokeToken(ctx context.Context, p Principal, id string) (api.Token, error) {
 	t, err := a.find(ctx, p, id)
