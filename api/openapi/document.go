@@ -3,7 +3,6 @@ package openapi
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"mime"
 	"net/url"
 	"slices"
@@ -438,90 +437,3 @@ func responseHeaders(names []string) object {
 	}
 	return out
 }
-
-// codeSet is the codes of one status that an operation can meet.
-type codeSet struct {
-	status int
-	codes  []string
-}
-
-func codeSets(all []api.Code) []codeSet {
-	by := map[int]*codeSet{}
-	for _, c := range all {
-		s := by[c.Status()]
-		if s == nil {
-			s = &codeSet{status: c.Status()}
-			by[c.Status()] = s
-		}
-		s.codes = append(s.codes, string(c))
-	}
-	out := make([]codeSet, 0, len(by))
-	for _, status := range slices.Sorted(maps.Keys(by)) {
-		s := by[status]
-		slices.Sort(s.codes)
-		s.codes = slices.Compact(s.codes)
-		out = append(out, *s)
-	}
-	return out
-}
-
-func (s *codeSet) name() string { return strconv.Itoa(s.status) + "-" + strings.Join(s.codes, "-") }
-
-func (s *codeSet) schema() *Schema {
-	enum := make([]any, len(s.codes))
-	for i, c := range s.codes {
-		enum[i] = c
-	}
-	return &Schema{AllOf: []*Schema{
-		{Ref: "#/components/schemas/Problem"}, {Properties: Properties{{"code", &Schema{Enum: enum}}}},
-	}}
-}
-
-func (s *codeSet) response() object {
-	return object{{"description", strings.Join(s.codes, ", ")}, {"content", object{{mediaProblem, object{{"schema", s.schema()}}}}}}
-}
-
-// problemResponses are the answers of failure that operations share.
-func (d *Document) problemResponses() object {
-	by := map[string]codeSet{}
-	for i := range d.Operations {
-		for _, s := range codeSets(d.Operations[i].Codes) {
-			by[s.name()] = s
-		}
-	}
-	out := object{}
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		s := by[name]
-		out = append(out, member{name, s.response()})
-	}
-	return out
-}
-
-// Curl is an example as a command line. DSEC_ENDPOINT and DSEC_TOKEN are in the environment.
-func Curl(op *Operation, e *Example) string {
-	var b strings.Builder
-	b.WriteString("curl -s")
-	if op.Method != "GET" && (op.Method != "POST" || e.Body == "") {
-		b.WriteString(" -X " + op.Method)
-	}
-	if !op.Public {
-		b.WriteString(` -H "Authorization: Bearer $DSEC_TOKEN"`)
-	}
-	b.WriteString(` "$DSEC_ENDPOINT` + e.Path + `"`)
-	typed := false
-	for _, h := range e.Headers {
-		b.WriteString(" -H " + quote(h))
-		typed = typed || strings.HasPrefix(h, "Content-Type:")
-	}
-	switch {
-	case e.Body == "":
-	case typed:
-		b.WriteString(" --data-binary " + quote(e.Body))
-	default:
-		b.WriteString(" --json " + quote(e.Body))
-	}
-	return b.String()
-}
-
-// quote quotes a word for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

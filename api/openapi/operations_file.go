@@ -27,7 +27,7 @@ func fileOperations() []Operation {
 				}}},
 				{Status: 206, Headers: []string{"Content-Range"}, Content: Content{Description: "the range that was asked for", Media: []Media{{Type: mediaBytes}}}},
 			},
-			Codes: codes(errs, []api.Code{api.CodeIsDirectory, api.CodeNotRegular, api.CodeTooLarge, api.CodeRange, api.CodeQuota}),
+			Codes: codes(errs, []api.Code{api.CodeIsDirectory, api.CodeNotRegular, api.CodeTooLarge, api.CodeRange, api.CodeQuota, api.CodeConflict}),
 		},
 		{
 			ID: "writeFile", Method: "PUT", Path: path, Tag: "files", Summary: "Write a file, or unpack a tar into a directory",

@@ -76,10 +76,7 @@ func rules() map[string]rule {
 
 		"TTL.IdleS": between(1, decade), "TTL.RunningS": between(1, decade), "TTL.PausedS": between(1, decade), "TTL.MaxS": between(1, decade),
 
-		"Sandbox.ID": {pattern: sandboxPattern},
-		"Event.Seq":  atLeast(1),
-
-		"Extension.RunningS": between(1, decade),
+		"Sandbox.ID": {pattern: sandboxPattern}, "Event.Seq": atLeast(1), "Extension.RunningS": between(1, decade),
 
 		"ExecRequest.Argv":           {minItems: 1},
 		"ExecRequest.TimeoutMS":      between(1, year),
