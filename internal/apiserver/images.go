@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -139,7 +140,7 @@ func (s *Server) importImage(c *call, r *http.Request) error {
 	})
 	switch {
 	case err == nil && out == nil:
-		c.Header().Set("Location", "/v1/images/"+want.Name)
+		c.Header().Set("Location", "/v1/images/"+url.PathEscape(want.Name)) // the edge has checked it; a header may not break anyhow
 		return c.raw(http.StatusCreated, answer)
 	case out == nil:
 		return err
