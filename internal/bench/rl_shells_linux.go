@@ -26,7 +26,7 @@ func hold(ctx context.Context, pool *sandboxenv.Pool) (*heldShell, error) {
 	}
 	p, err := box.Start(ctx, libdsec.Cmd{Argv: []string{"/bin/sh"}}, libdsec.StartOptions{StdinPipe: true})
 	if err != nil {
-		pool.Put(box)
+		pool.Put(box) //nolint:contextcheck // it's stopped whatever has ended
 		return nil, fmt.Errorf("hold a shell: %w", err)
 	}
 	return &heldShell{box: box, shell: p, lines: bufio.NewReader(p.Stdout())}, nil
@@ -49,7 +49,7 @@ func (h *heldShell) run(program string) error {
 // rlShells measures commands inside held shells. They pass DSec as a few bytes of input and output; the shell starts them.
 func (b *bench) rlShells(ctx context.Context, pool *sandboxenv.Pool) (err error) {
 	shells := make([]*heldShell, 0, b.Sandboxes)
-	defer func() {
+	defer func() { //nolint:contextcheck // they're stopped whatever has ended
 		for _, h := range shells {
 			err = errors.Join(err, h.shell.Close())
 			pool.Put(h.box)
