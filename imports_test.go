@@ -53,7 +53,7 @@ var housePlan = [][]string{
 	{"internal/aether/tunnel"},
 	{"internal/aether/..."},
 	{"internal/spawn"},
-	{"internal/linux/...", "internal/flock"},
+	{"internal/linux/...", "internal/flock", "internal/budget"},
 	{"api/openapi/page"},
 	{"api/openapi"},
 	{"api"},
