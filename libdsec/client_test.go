@@ -91,7 +91,8 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// TestCase30CreateIsRetriedOnlyWhenNothingWasStarted counts what the server was asked to make.
+// TestCase30CreateIsRetriedOnlyWhenNothingWasStarted counts what the server was asked to make. Where that isn't known, the
+// repeat has the key of the first try, under which the server makes nothing twice.
 func TestCase30CreateIsRetriedOnlyWhenNothingWasStarted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fail  func(s *server, w http.ResponseWriter)
@@ -105,14 +106,17 @@ func TestCase30CreateIsRetriedOnlyWhenNothingWasStarted(t *testing.T) {
 			s.problem(w, e)
 		}, 2, true},
 		"internal":     {func(s *server, w http.ResponseWriter) { s.problem(w, api.Errorf(api.CodeInternal, "bug")) }, 1, false},
-		"broken":       {func(*server, http.ResponseWriter) { panic(http.ErrAbortHandler) }, 1, false},
-		"proxy-503":    {func(_ *server, w http.ResponseWriter) { w.WriteHeader(503) }, 1, false},
+		"broken":       {func(*server, http.ResponseWriter) { panic(http.ErrAbortHandler) }, 2, true},
+		"proxy-503":    {func(_ *server, w http.ResponseWriter) { w.WriteHeader(503) }, 2, true},
+		"half":         {func(_ *server, w http.ResponseWriter) { _, _ = w.Write([]byte(`{"id":"s`)) }, 2, true},
 		"redirect-307": {func(_ *server, w http.ResponseWriter) { w.Header().Set("Location", "/elsewhere"); w.WriteHeader(307) }, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
 			var tries atomic.Int64
-			s.mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
+			keys := make(chan string, 2) // one a try
+			s.mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+				keys <- r.Header.Get("Idempotency-Key")
 				if tries.Add(1) == 1 {
 					tc.fail(s, w)
 					return
@@ -125,6 +129,10 @@ func TestCase30CreateIsRetriedOnlyWhenNothingWasStarted(t *testing.T) {
 			}
 			if _, typed := errors.AsType[*api.Error](err); err != nil && !typed {
 				t.Errorf("Create() = %v, want a typed error", err)
+			}
+			key := <-keys
+			if key == "" || tc.tries > 1 && key != <-keys {
+				t.Errorf("the key %q isn't that of the next try", key)
 			}
 		})
 	}

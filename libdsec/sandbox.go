@@ -171,7 +171,8 @@ func (s *Sandbox) Sessions(ctx context.Context) ([]api.Session, error) {
 // earlier ones left. Want may name an id, a working directory and a user.
 func (s *Sandbox) NewSession(ctx context.Context, want api.Session) (api.Session, error) {
 	var got api.Session
-	err := s.client.call(ctx, http.MethodPost, s.path("/sessions"), want, &got)
+	body := api.SessionRequest{ID: want.ID, Cwd: want.Cwd, User: want.User}
+	err := s.client.call(ctx, http.MethodPost, s.path("/sessions"), body, &got)
 	return got, err
 }
 

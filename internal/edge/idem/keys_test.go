@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -344,4 +345,22 @@ func FuzzResult(f *testing.F) {
 			t.Fatalf("%x has %d bytes again", raw, len(encode(frames)))
 		}
 	})
+}
+
+// BenchmarkCreate is what a key adds to a create: its place in the table and two lines in the journal.
+func BenchmarkCreate(b *testing.B) {
+	now := time.Now()
+	k, err := Open(Config{Dir: b.TempDir(), Now: func() time.Time { return now }, Limits: Limits{Young: time.Nanosecond}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		r, _, err := k.claim(request(strconv.Itoa(i), kindCreate, 1))
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.finish()
+		k.told(r)
+	}
 }
