@@ -16,6 +16,9 @@ const (
 	largeBody = 16 << 20
 	smallBody = 1 << 20
 	bodyTime  = 60 * time.Second // to send one
+
+	// maxMemory bounds what large bodies and outputs take at a time; a project gets half of it.
+	maxMemory = 1 << 30
 )
 
 // decode reads a JSON body of at most limit bytes and decodes it strictly.
@@ -58,7 +61,11 @@ func readBody(c *call, r *http.Request, buf *[]byte, limit int64) error {
 	b := *buf
 	for {
 		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
+			grown := min(2*cap(b), int(limit)+1)
+			if err := c.take(grown, cap(b)); err != nil {
+				return err
+			}
+			b = append(make([]byte, 0, grown), b...)
 		}
 		n, err := body.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -75,6 +82,27 @@ func readBody(c *call, r *http.Request, buf *[]byte, limit int64) error {
 		}
 		return api.Errorf(api.CodeInvalid, "the body couldn't be read: %v", err)
 	}
+}
+
+// take counts a buffer that grows, until the request is over. What fits the pool is free.
+func (c *call) take(grown, from int) error {
+	if grown <= keptBuffer {
+		return nil
+	}
+	if c.hold == nil {
+		c.hold = c.server.memory.Open(c.principal.Project)
+	}
+	if c.hold.Grow(int64(grown - from)) {
+		return nil
+	}
+	return noMemory()
+}
+
+// noMemory is the refusal of what would have to wait in memory.
+func noMemory() error {
+	e := api.Errorf(api.CodeTooMany, "the large requests and answers that are under way take all the memory that there is for them")
+	e.Hint, e.RetryMS = "send large data as files, or fewer requests at once", 1000
+	return e
 }
 
 func tooLarge(limit int64) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/apiserver/iamface"
+	"github.com/dsec-io/dsec/internal/budget"
 	"github.com/dsec-io/dsec/internal/iam"
 )
 
@@ -54,6 +55,8 @@ type call struct {
 	status    int    // what was sent; 0: nothing yet
 	code      string // of the problem sent, for metrics and the log
 	after     func() // what is left to do once the answer was sent; nil: nothing
+
+	hold *budget.Hold // the memory of its large buffers; nil: none
 }
 
 // handler is a route's handler. A returned error becomes a problem document, if nothing was sent before.
@@ -106,6 +109,9 @@ func requestID(given string) string {
 
 // end counts and logs the request. A handler that panicked ends its own request and nothing else.
 func (c *call) end(r *http.Request) {
+	if c.hold != nil {
+		c.hold.Close()
+	}
 	if v := recover(); v != nil {
 		if v == http.ErrAbortHandler { //nolint:errorlint // it is a value, not a chain
 			panic(v)
@@ -238,12 +244,17 @@ func (c *call) send(status int, body []byte) {
 	h := c.Header()
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
-	if len(body) > smallAnswer {
-		limit := answerTime + time.Duration(len(body)/slowestClient)*time.Second
-		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not supported: no limit
-	}
+	c.within(len(body))
 	c.WriteHeader(status)
 	_, _ = c.Write(body) // the client has gone: nobody to tell
+}
+
+// within limits the time that sending an answer of n bytes may take.
+func (c *call) within(n int) {
+	if n > smallAnswer {
+		limit := answerTime + time.Duration(n/slowestClient)*time.Second
+		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not supported: no limit
+	}
 }
 
 // Bounds on sending a whole answer.

@@ -2,6 +2,8 @@ package apiserver
 
 import (
 	"encoding/base64"
+	"io"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -62,6 +64,30 @@ func appendOutput(b []byte, name string, data []byte) []byte {
 	return append(append(b, encoding...), '"')
 }
 
+// outputPiece is how much of an output is encoded at a time; a multiple of three, so that base64 has no padding inside.
+const outputPiece = 48 << 10
+
+// writeOutput is appendOutput, piece by piece.
+func writeOutput(w io.Writer, buf *[]byte, name string, data []byte) error {
+	encode, encoding := base64.StdEncoding.AppendEncode, api.EncodingBase64
+	if utf8.Valid(data) {
+		encode, encoding = appendEscaped, api.EncodingUTF8
+	}
+	b := append(append(append((*buf)[:0], `,"`...), name...), `":"`...)
+	for piece := range slices.Chunk(data, outputPiece) {
+		b = encode(b, piece)
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	b = append(append(append(b, `","`...), name...), `_encoding":"`...)
+	b = append(append(b, encoding...), '"')
+	_, err := w.Write(b)
+	*buf = b
+	return err
+}
+
 func appendBase64(b, data []byte) []byte {
 	b = base64.StdEncoding.AppendEncode(append(b, '"'), data)
 	return append(b, '"')
@@ -69,8 +95,12 @@ func appendBase64(b, data []byte) []byte {
 
 // appendString appends valid UTF-8 as a JSON string.
 func appendString(b, text []byte) []byte {
+	return append(appendEscaped(append(b, '"'), text), '"')
+}
+
+// appendEscaped appends what is between the quotes of a JSON string.
+func appendEscaped(b, text []byte) []byte {
 	const hexDigits = "0123456789abcdef"
-	b = append(b, '"')
 	start := 0
 	for i, c := range text {
 		if c >= 0x20 && c != '"' && c != '\\' {
@@ -91,5 +121,5 @@ func appendString(b, text []byte) []byte {
 			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 		}
 	}
-	return append(append(b, text[start:]...), '"')
+	return append(b, text[start:]...)
 }

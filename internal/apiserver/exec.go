@@ -27,7 +27,7 @@ func (s *Server) exec(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := &output{limit: api.DefaultMaxOutput, stdout: s.buffer(), stderr: s.buffer()}
+	out := &output{c: c, limit: api.DefaultMaxOutput, stdout: s.buffer(), stderr: s.buffer()}
 	defer func() { s.recycle(out.stdout); s.recycle(out.stderr) }()
 	if req.MaxOutputBytes != nil {
 		out.limit = *req.MaxOutputBytes
@@ -37,10 +37,38 @@ func (s *Server) exec(c *call, r *http.Request) error {
 		return err
 	}
 	status.Truncated = status.Truncated || out.dropped
-	buf := s.buffer()
-	defer s.recycle(buf)
-	*buf = append(appendResult((*buf)[:0], &status, *out.stdout, *out.stderr), '\n')
-	return c.raw(http.StatusOK, *buf)
+	return c.result(&status, *out.stdout, *out.stderr)
+}
+
+// result sends a command's result. A large one is encoded piece by piece as it is sent: as a whole it could be six times
+// the size of the output.
+func (c *call) result(e *api.ExitStatus, stdout, stderr []byte) error {
+	buf := c.server.buffer()
+	defer c.server.recycle(buf)
+	size := len(stdout) + len(stderr)
+	if size <= smallAnswer {
+		*buf = append(appendResult((*buf)[:0], e, stdout, stderr), '\n')
+		return c.raw(http.StatusOK, *buf)
+	}
+	h := c.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	c.within(size)
+	c.WriteHeader(http.StatusOK)
+	*buf = appendStatus(append((*buf)[:0], '{'), e)
+	_, err := c.Write(*buf)
+	for _, part := range []struct {
+		name string
+		data []byte
+	}{{"stdout", stdout}, {"stderr", stderr}} {
+		if err == nil {
+			err = writeOutput(c, buf, part.name, part.data)
+		}
+	}
+	if err == nil {
+		_, _ = c.Write([]byte("}\n")) // the client has gone: nobody to tell
+	}
+	return nil //nolint:nilerr // as above
 }
 
 // runCommand opens the exec stream, feeds it, and collects until the end.
@@ -135,11 +163,13 @@ const shortInput = 64 << 10
 
 // output collects what a command writes. The sandbox's side keeps to the limit; this is for one that doesn't.
 type output struct {
+	c              *call
 	limit          int64 // bytes per stream
 	stdout, stderr *[]byte
 	started        bool
 	startedAt      time.Time
 	dropped        bool
+	full           bool // there is no memory for more
 }
 
 // take takes one frame; the end of the command is returned.
@@ -175,6 +205,18 @@ func (o *output) message(f *aether.Frame) (*aether.Exited, error) {
 func (o *output) keep(buf *[]byte, data []byte) {
 	if room := o.limit - int64(len(*buf)); int64(len(data)) > room {
 		data, o.dropped = data[:room], true
+	}
+	need := len(*buf) + len(data)
+	if need > cap(*buf) {
+		grown := max(need, int(min(int64(2*cap(*buf)), o.limit)))
+		o.full = o.full || o.c.take(grown, cap(*buf)) != nil
+		if !o.full {
+			*buf = append(make([]byte, 0, grown), *buf...)
+		}
+	}
+	if o.full {
+		o.dropped = o.dropped || len(data) > 0
+		return
 	}
 	*buf = append(*buf, data...)
 }

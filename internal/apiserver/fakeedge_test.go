@@ -42,7 +42,7 @@ type fakeEdge struct {
 	closed    bool          // the input was ended
 	attached  int           // readers that are there
 	stay      bool          // attachments don't end by themselves
-	unread    chan struct{} // non-nil: attachments don't read until it is closed
+	unread    chan struct{} // non-nil: attachments and the deaf don't read until it is closed
 }
 
 // startEdge serves a fake edge on a socket until the test ends.
@@ -210,6 +210,8 @@ func (e *fakeEdge) run(ctx context.Context, s *aether.Stream, m *aether.ExecStar
 	case "flood": // more than was allowed
 		x.StdoutTotal = 3 * m.MaxOutput
 		return x, s.Write(ctx, aether.Stdout, bytes.Repeat([]byte("x"), int(x.StdoutTotal)))
+	case "deaf":
+		return x, e.takeInput(ctx, s)
 	case "hang":
 		<-s.Done() // the end of what the client sends is no reason to stop
 		e.mu.Lock()

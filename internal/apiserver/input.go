@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // inputChunk is how much of a stdin body is read at a time.
@@ -168,6 +169,7 @@ func (in *inputStream) copyFrom(ctx context.Context, body io.Reader) (int64, err
 // feeding is input that came with a start request, on its way to the process.
 type feeding struct {
 	done chan struct{} // closed when it is written, or can't be
+	hold *budget.Hold  // the memory of it; nil: none
 }
 
 // feedProcess writes the input of a process. It goes on after the request: the process has been told of, and what was
@@ -194,6 +196,9 @@ func (s *Server) letGo(st *aether.Stream, f *feeding) {
 		return
 	}
 	s.background.Go(func() {
+		if f.hold != nil {
+			defer f.hold.Close()
+		}
 		in := newInput(s.lifetime(), st)
 		defer in.close()
 		<-f.done

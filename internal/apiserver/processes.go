@@ -44,6 +44,7 @@ func (s *Server) startProcess(c *call, r *http.Request) error {
 	var in *feeding
 	if data := input(&req.ExecRequest); !replay && m.Stdin && (len(data) > 0 || !req.StdinOpen) {
 		in = s.feedProcess(st, data, !req.StdinOpen) //nolint:contextcheck // it outlives the request
+		in.hold, c.hold = c.hold, nil
 	}
 	defer s.letGo(st, in) //nolint:contextcheck // it outlives the request
 	if live || accepts(r, mediaNDJSON) {

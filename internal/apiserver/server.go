@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/dsec-io/dsec/internal/apiserver/iamface"
 	"github.com/dsec-io/dsec/internal/apiserver/metrics"
 	"github.com/dsec-io/dsec/internal/apiserver/ports"
+	"github.com/dsec-io/dsec/internal/budget"
 	"github.com/dsec-io/dsec/internal/iam"
 	"github.com/dsec-io/dsec/internal/iam/audit"
 )
@@ -42,10 +42,11 @@ type Server struct {
 	ports    *ports.Proxy
 	metrics  *metrics.Metrics
 	decoders decoders
-	scratch  sync.Pool // *[]byte, for bodies and answers
+	scratch  sync.Pool      // *[]byte, for bodies and answers
+	memory   *budget.Budget // of the bodies and answers that are too large for it, by project
+	upgrades *budget.Budget // aether connections, by project
 
 	background sync.WaitGroup // deliveries that outlive their request
-	upgraded   atomic.Int64   // aether connections that are open
 	stop       chan struct{}  // closed by Close
 	stopOnce   sync.Once
 }
@@ -96,7 +97,9 @@ func New(cfg Config) (*Server, error) {
 			resize:  api.NewDecoder[api.Size](),
 			input:   api.NewDecoder[api.ProcessInput](),
 		},
-		stop: make(chan struct{}),
+		memory:   budget.New(maxMemory, maxMemory/2),
+		upgrades: budget.New(maxUpgraded, maxUpgraded/2),
+		stop:     make(chan struct{}),
 	}
 	s.face = iamface.New(iamface.Config{
 		Authority: cfg.Authority, Audit: cfg.Audit, Logger: cfg.Logger,

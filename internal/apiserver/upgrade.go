@@ -34,13 +34,13 @@ func (s *Server) upgrade(c *call, r *http.Request) error {
 		e := api.FieldError(api.CodeInvalid, "Upgrade", "send Connection: Upgrade and Upgrade: aether", "this route only upgrades to the aether protocol")
 		return e
 	}
-	if s.upgraded.Add(1) > maxUpgraded {
-		s.upgraded.Add(-1)
-		e := api.Errorf(api.CodeTooMany, "%d aether connections are open, as many as this server takes", maxUpgraded)
+	place := s.upgrades.Open(c.principal.Project)
+	if !place.Grow(1) {
+		e := api.Errorf(api.CodeTooMany, "this server takes %d aether connections, and half as many of one project", maxUpgraded)
 		e.RetryMS = 1000
 		return e
 	}
-	defer s.upgraded.Add(-1)
+	defer place.Close()
 	rw, buffered, err := http.NewResponseController(c.ResponseWriter).Hijack()
 	if err != nil {
 		return api.Errorf(api.CodeInvalid, "this connection can't be upgraded: %v", err)
@@ -150,12 +150,14 @@ func codeOf(err error) string {
 func (s *Server) relayTo(ctx, valid context.Context, o aether.Open, in *aether.Stream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(valid, func() {
-		if why := over(valid); why != nil {
-			in.Reset(asProblem(why)) // before the relay's end tells less
-		}
-		cancel(context.Cause(valid))
-	})()
+	hold := s.memory.Open(o.Project)
+	defer hold.Close()
+	if n := len(o.Body); n > keptBuffer && !hold.Grow(int64(n)) { // the stream holds it until its end
+		err := noMemory()
+		in.Reset(asProblem(err))
+		return err
+	}
+	defer context.AfterFunc(valid, func() { cancel(context.Cause(valid)) })() // the relay tells both ends
 	out, err := s.edge.Open(ctx, o)
 	if err != nil {
 		in.Reset(asProblem(err))
