@@ -85,7 +85,7 @@ func ExampleClient_CreateToken() {
 	defer done()
 	ctx := context.Background()
 	team := client.InProject("team-a")
-	defer team.Close() //nolint:errcheck // an example
+	defer team.Close()
 	made, err := team.CreateToken(ctx, api.TokenSpec{Label: "ci", Role: api.RoleReader, ExpiresIn: new(int64(3600))})
 	if err != nil {
 		fmt.Println(err)
