@@ -47,7 +47,7 @@ func iamOperations() []Operation {
 			Answers: answers(200, api.Identity{}, ""), Codes: everywhere(),
 		},
 		{
-			ID: "getToken", Method: "GET", Path: one, Tag: "access", Summary: "Look at a token",
+			ID: "getToken", Method: "GET", Path: one, Tag: "access", Summary: "Look at a token", Description: "Of the project; of any where the request's own token administers all of them.",
 			Answers: answers(200, api.Token{}, ""), Codes: codes(everywhere(), ofSandbox(), []api.Code{api.CodeConflict}),
 		},
 		{

@@ -61,7 +61,7 @@ func commandRequests() []Example {
 		{Op: "listEvents", Name: "the first ones", Path: sb + "/events"},
 		{Op: "listEvents", Name: "server-sent", Path: sb + "/events?since=3", Headers: []string{"Accept: text/event-stream"}},
 
-		{Op: "startProcess", Name: "with open input", Path: sb + "/processes", Body: `{"shell": "read line; echo got $line", "stdin_open": true, "tag": "reader"}`, Save: save("process")},
+		{Op: "startProcess", Name: "with open input", Path: sb + "/processes", Body: `{"argv": ["tr", "a-z", "A-Z"], "stdin_open": true, "tag": "reader"}`, Save: save("process")},
 		{Op: "listProcesses", Name: "all", Path: sb + "/processes"},
 		{Op: "getProcess", Name: "running", Path: sb + "/processes/{process}"},
 		{Op: "writeStdin", Name: "a line, then the end", Path: sb + "/processes/{process}/stdin?close=true", Headers: []string{raw}, Body: "hello\n"},
@@ -124,7 +124,7 @@ func iamRequests() []Example {
 		{Op: "createToken", Name: "a scope that isn't known", Path: "/v1/tokens", Body: `{"scopes": ["sandbox:fly"]}`},
 		{Op: "listTokens", Name: "of a project", Path: "/v1/tokens", Headers: []string{api.HeaderProject + ": team-a"}},
 		{Op: "getToken", Name: "by id", Path: "/v1/tokens/{token}", Headers: []string{api.HeaderProject + ": team-a"}},
-		{Op: "getToken", Name: "of another project", Path: "/v1/tokens/{token}"},
+		{Op: "getToken", Name: "unknown", Path: "/v1/tokens/aaaaaaaaaa"},
 		{Op: "revokeToken", Name: "by id", Path: "/v1/tokens/{token}", Headers: []string{api.HeaderProject + ": team-a"}},
 		{Op: "readAudit", Name: "the newest of a project", Path: "/v1/audit?limit=1", Headers: []string{api.HeaderProject + ": team-a"}},
 		{Op: "deleteProject", Name: "with what is left in it", Path: "/v1/projects/team-a"},
