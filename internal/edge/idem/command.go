@@ -6,17 +6,27 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // command runs a command, once. It goes on without its callers for a while (see [Limits]), so that a repeat finds it;
 // its input is taken whole before it starts, so that no part of one is taken for all of it.
 func (v *Server) command(ctx context.Context, s *aether.Stream, o aether.Open, x *aether.ExecStart) error {
-	input, err := collect(ctx, s, x.Stdin && !o.Closed)
-	if err != nil {
-		return err
+	hold := v.Keys.memory.Open(o.Project)
+	var input []byte
+	if x.Stdin && !o.Closed {
+		var err error
+		if input, err = collect(ctx, s, hold); err != nil {
+			hold.Close()
+			return err
+		}
 	}
 	o.Body = x.AppendTo(nil)
 	r, ours, err := v.Keys.claim(call{project: o.Project, key: o.Key, kind: kindCommand, digest: digestOf(&o, o.Body, input)})
+	if err != nil || !ours {
+		hold.Close() // the first one's is used
+		input = nil
+	}
 	if err != nil {
 		return err
 	}
@@ -24,22 +34,33 @@ func (v *Server) command(ctx context.Context, s *aether.Stream, o aether.Open, x
 	me := r.join()
 	defer r.leave(me)
 	if ours {
-		v.start(r, func(ctx context.Context) { v.carryOut(ctx, r, o, input) }) //nolint:contextcheck // it outlives its caller
+		v.start(r, func(ctx context.Context) { //nolint:contextcheck // it outlives its caller
+			defer hold.Close()
+			v.carryOut(ctx, r, o, input)
+		})
 	} else if err := r.load(); err != nil {
 		return err
 	}
 	return give(ctx, s, following{r, me, ours})
 }
 
-// collect takes a command's whole input.
-func collect(ctx context.Context, s *aether.Stream, comes bool) ([]byte, error) {
+// collect takes a command's whole input, whose memory is hold's.
+func collect(ctx context.Context, s *aether.Stream, hold *budget.Hold) ([]byte, error) {
 	var input []byte
-	for comes {
+	for comes := true; comes; {
 		f, err := s.Recv(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if f.Channel == aether.Stdin {
+			if need := len(input) + len(f.Data); need > cap(input) {
+				grown := max(need, 2*cap(input))
+				if !hold.Grow(int64(grown - cap(input))) {
+					f.Release()
+					return nil, errNoMemory()
+				}
+				input = append(make([]byte, 0, grown), input...)
+			}
 			input = append(input, f.Data...)
 			comes = !f.End
 		}
@@ -109,11 +130,16 @@ func (v *Server) process(ctx context.Context, s *aether.Stream, o aether.Open, x
 		x.ID = r.ref
 		o.Body = x.AppendTo(nil)
 		v.start(r, func(ctx context.Context) { v.launch(ctx, r, o) }) //nolint:contextcheck // it outlives its caller
-	} else if err := r.load(); err != nil {
-		return err
+	}
+	me := r.join()
+	defer r.leave(me)
+	if !ours {
+		if err := r.load(); err != nil {
+			return err
+		}
 	}
 	var began []Frame
-	if err := r.follow(ctx, &reader{}, func(f Frame) error { began = append(began, f); return nil }); err != nil {
+	if err := r.follow(ctx, me, func(f Frame) error { began = append(began, f); return nil }); err != nil {
 		return err
 	}
 	a := aether.Attach{ID: r.ref, Stdin: ours && x.Stdin}

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // A segment of the journal is full at this size or age. Whole segments are removed when nothing in them holds any more,
@@ -248,6 +250,7 @@ func Open(cfg Config) (*Keys, error) {
 		cfg: cfg, limits: cfg.Limits.withDefaults(), table: map[keyID]*entry{}, shares: map[uint64]*share{},
 		journal: journal{dir: cfg.Dir, disk: cfg.Disk},
 	}
+	k.memory = budget.New(k.limits.Memory, k.limits.Memory/4)
 	files, err := os.ReadDir(cfg.Dir) // in order of their names
 	if err != nil {
 		return nil, fmt.Errorf("folder of keys: %w", err)

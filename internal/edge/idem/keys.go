@@ -8,10 +8,10 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // Header is the name of the HTTP header that carries a key; errors name it as their field.
@@ -52,6 +52,7 @@ type Limits struct {
 	Result     int           // bytes of one result; a larger one isn't kept; default 4 MiB
 	Results    int64         // bytes of a project's results; default 64 MiB
 	AllResults int64         // default 256 MiB
+	Memory     int64         // bytes of inputs and results that wait in memory; a project gets a quarter; default 256 MiB
 	Grace      time.Duration // how long a command goes on that no caller waits for; default 60 s
 	Untold     time.Duration // how long a sandbox stays that no caller waits for or was told of; default 10 s
 }
@@ -64,6 +65,7 @@ func (l Limits) withDefaults() Limits {
 	l.Result = cmp.Or(l.Result, 4<<20)
 	l.Results = cmp.Or(l.Results, 64<<20)
 	l.AllResults = cmp.Or(l.AllResults, 256<<20)
+	l.Memory = cmp.Or(l.Memory, 256<<20)
 	l.Grace = cmp.Or(l.Grace, time.Minute)
 	l.Untold = cmp.Or(l.Untold, 10*time.Second)
 	return l
@@ -110,7 +112,7 @@ type turn struct {
 type Keys struct {
 	cfg    Config
 	limits Limits
-	held   atomic.Int64 // bytes of results that are still growing
+	memory *budget.Budget // what waits in memory: inputs that come, and results until all who follow have them
 
 	// mu guards what follows, and the journal.
 	mu      sync.Mutex
@@ -160,7 +162,7 @@ func (k *Keys) claim(c call) (r *Run, ours bool, err error) {
 		refused.Hint, refused.RetryMS = "nothing was done; try again, or without a key", 1000
 		return nil, false, refused
 	}
-	e.run = newRun(k, id, e)
+	e.run = newRun(k, id, e, c.project)
 	k.enterLocked(id, e)
 	return e.run, true, nil
 }
@@ -179,7 +181,7 @@ func (k *Keys) knownLocked(id keyID, e *entry, c *call, now time.Time) (*Run, er
 	case e.size == 0 && (e.kind == kindCommand || e.kind == kindCall):
 		return nil, errLost("it was too large to be kept, or had to make room")
 	}
-	r := newRun(k, id, e)
+	r := newRun(k, id, e, c.project)
 	r.size, r.crc = e.size, e.crc
 	r.endLocked(e.state, nil)
 	return r, nil

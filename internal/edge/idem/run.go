@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/budget"
 )
-
-// maxHeld bounds what the results of all runs that are under way take together. What doesn't fit isn't kept.
-const maxHeld = 64 << 20
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
@@ -77,7 +76,8 @@ type Run struct {
 	err     error // what callers are told, where that isn't the answer
 	frames  []Frame
 	base    int // how many frames went before frames[0]
-	held    int // bytes in frames
+	held    int // bytes in frames, of a run that is under way
+	hold    *budget.Hold
 	lossy   bool
 	readers map[*reader]bool
 	changed chan struct{} // closed at every change
@@ -89,8 +89,8 @@ type Run struct {
 // reader is where one caller stands.
 type reader struct{ next int }
 
-func newRun(k *Keys, id keyID, e *entry) *Run {
-	return &Run{keys: k, id: id, entry: e, ref: e.ref, state: stateBegun, readers: map[*reader]bool{}, changed: make(chan struct{})}
+func newRun(k *Keys, id keyID, e *entry, project string) *Run {
+	return &Run{hold: k.memory.Open(project), keys: k, id: id, entry: e, ref: e.ref, state: stateBegun, readers: map[*reader]bool{}, changed: make(chan struct{})}
 }
 
 func (r *Run) changeLocked() {
@@ -102,15 +102,21 @@ func (r *Run) changeLocked() {
 func (r *Run) endLocked(to state, told error, last ...Frame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keys.held.Add(-int64(r.held))
-	r.held = 0
 	r.frames = append(r.frames, last...)
 	r.state, r.err, r.inner = to, told, nil
+	r.doneLocked()
 	if !r.untold() {
 		r.forgetLocked()
 	}
 	r.idleLocked()
 	r.changeLocked()
+}
+
+// doneLocked gives the answer's memory back once the run is over and nobody follows it any more.
+func (r *Run) doneLocked() {
+	if r.state != stateBegun && len(r.readers) == 0 {
+		r.hold.Close()
+	}
 }
 
 // untold tells whether the run has made a sandbox that nobody knows of yet. The caller holds r.mu.
@@ -133,7 +139,7 @@ func (r *Run) put(ctx context.Context, f Frame) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(f.Data) + frameHead
-	if !r.lossy && (r.held+n > r.keys.limits.Result || r.keys.held.Load()+int64(n) > maxHeld) {
+	if !r.lossy && (r.held+n > r.keys.limits.Result || !r.hold.Grow(int64(n))) {
 		r.lossy = true
 	}
 	for r.lossy && !r.passedLocked() {
@@ -151,12 +157,10 @@ func (r *Run) put(ctx context.Context, f Frame) error {
 	if r.lossy {
 		r.base += len(r.frames)
 		r.frames = r.frames[:0]
-		r.keys.held.Add(-int64(r.held))
-		r.held = 0
+		r.hold.Close()
 	}
 	r.frames = append(r.frames, f)
 	r.held += n
-	r.keys.held.Add(int64(n))
 	r.changeLocked()
 	return nil
 }
@@ -188,10 +192,24 @@ func (r *Run) free(err error) { r.keys.end(r, ending{to: stateFree, told: err}) 
 // lose ends the run of which it isn't known what it did.
 func (r *Run) lose(err error) { r.keys.end(r, ending{to: stateLost, told: err}) }
 
-// load reads the answer of a run that ended before.
+// errNoMemory refuses what would have to wait in memory. The key isn't touched.
+func errNoMemory() *api.Error {
+	err := api.FieldError(api.CodeTooMany, Header, "try again, with fewer of them at once",
+		"the requests with a key that are under way take all the memory that there is for their inputs and results")
+	err.RetryMS = 1000
+	return err
+}
+
+// load reads the answer of a run that ended before, for a caller who has joined it.
 func (r *Run) load() error {
 	if r.size == 0 {
 		return nil
+	}
+	r.mu.Lock()
+	room := r.hold.Grow(int64(r.size))
+	r.mu.Unlock()
+	if !room {
+		return errNoMemory()
 	}
 	frames, err := r.keys.journal.loadResult(r.id, r.size, r.crc)
 	if err != nil {
@@ -245,6 +263,7 @@ func (r *Run) leave(v *reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.readers, v)
+	r.doneLocked()
 	r.idleLocked()
 	r.changeLocked()
 }

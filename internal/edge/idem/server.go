@@ -179,11 +179,14 @@ func (v *Server) call(ctx context.Context, s *aether.Stream, o aether.Open) erro
 			defer cancel()
 			v.ask(ctx, r, o)
 		})
-	} else if err := r.load(); err != nil {
-		return err
 	}
 	me := r.join()
 	defer r.leave(me)
+	if !ours {
+		if err := r.load(); err != nil {
+			return err
+		}
+	}
 	return give(ctx, s, following{r, me, ours})
 }
 
