@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/encode"
 )
 
 // exec runs one command and answers with its output and how it ended.
@@ -47,7 +48,7 @@ func (c *call) result(e *api.ExitStatus, stdout, stderr []byte) error {
 	defer c.server.recycle(buf)
 	size := len(stdout) + len(stderr)
 	if size <= smallAnswer {
-		*buf = append(appendResult((*buf)[:0], e, stdout, stderr), '\n')
+		*buf = append(encode.AppendResult((*buf)[:0], e, stdout, stderr), '\n')
 		return c.raw(http.StatusOK, *buf)
 	}
 	h := c.Header()
@@ -55,14 +56,14 @@ func (c *call) result(e *api.ExitStatus, stdout, stderr []byte) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	c.within(size)
 	c.WriteHeader(http.StatusOK)
-	*buf = appendStatus(append((*buf)[:0], '{'), e)
+	*buf = encode.AppendStatus(append((*buf)[:0], '{'), e)
 	_, err := c.Write(*buf)
 	for _, part := range []struct {
 		name string
 		data []byte
 	}{{"stdout", stdout}, {"stderr", stderr}} {
 		if err == nil {
-			err = writeOutput(c, buf, part.name, part.data)
+			err = encode.WriteOutput(c, buf, part.name, part.data)
 		}
 	}
 	if err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/encode"
 )
 
 const box = "/v1/sandboxes/" + ourBox
@@ -253,7 +254,7 @@ func TestAppendResultIsTheSameAsEncodingJSON(t *testing.T) {
 		bytesOrText := rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.Map(rapid.String(), func(s string) []byte { return []byte(s) }))
 		stdout, stderr := bytesOrText.Draw(t, "stdout"), bytesOrText.Draw(t, "stderr")
 
-		line := appendResult(nil, &want.ExitStatus, stdout, stderr)
+		line := encode.AppendResult(nil, &want.ExitStatus, stdout, stderr)
 		got, err := api.Decode[api.ExecResult](line)
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/encode"
 	"github.com/dsec-io/dsec/internal/budget"
 	"github.com/dsec-io/dsec/internal/iam"
 )
@@ -52,8 +53,8 @@ func TestLargeResultIsNeverWholeInMemory(t *testing.T) {
 func TestResultInPieces(t *testing.T) {
 	s := newRig(t).srv
 	for _, want := range []string{
-		strings.Repeat("é😀\n\x01\"", 30_000), strings.Repeat("\xff\x00", outputPiece+1), strings.Repeat("x", 2*outputPiece),
-		strings.Repeat("x", outputPiece-1) + "é" + strings.Repeat("y", outputPiece),
+		strings.Repeat("é😀\n\x01\"", 30_000), strings.Repeat("\xff\x00", encode.Piece+1), strings.Repeat("x", 2*encode.Piece),
+		strings.Repeat("x", encode.Piece-1) + "é" + strings.Repeat("y", encode.Piece),
 	} {
 		for _, outs := range [][2]string{{want, ""}, {"", want}, {want, want}} {
 			w := &sink{keep: true, header: http.Header{}}

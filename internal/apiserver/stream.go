@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/encode"
 )
 
 // stallTime is how long a client of a stream may take nothing before it is let go. It can come back with an offset.
@@ -50,7 +51,7 @@ func appendData(b []byte, kind string, offset *int64, data []byte) []byte {
 	b = append(append(append(b, `{"type":"`...), kind...), `","offset":`...)
 	b = strconv.AppendInt(b, *offset, 10)
 	*offset += int64(len(data))
-	return append(appendBase64(append(b, `,"data":`...), data), '}')
+	return append(encode.AppendBase64(append(b, `,"data":`...), data), '}')
 }
 
 func appendEvent(b []byte, ev *api.StreamEvent) ([]byte, error) {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
@@ -17,15 +15,6 @@ const (
 	// stopAgain is the pause after a stop that something was in the way of.
 	stopAgain = time.Second
 )
-
-// uptime is the machine's clock since its start.
-func uptime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic(fmt.Sprintf("clock: %v", err)) // every kernel that we run on has it
-	}
-	return time.Duration(t.Nano())
-}
 
 func timeOr(t *time.Time, otherwise time.Time) time.Time {
 	if t == nil {

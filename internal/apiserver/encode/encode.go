@@ -1,4 +1,6 @@
-package apiserver
+// Package encode writes the results of commands as JSON, by hand: a command's output is most of it and must be looked at
+// once, and encoding/json replaces bytes that aren't UTF-8.
+package encode
 
 import (
 	"encoding/base64"
@@ -11,18 +13,17 @@ import (
 	"github.com/dsec-io/dsec/api"
 )
 
-// appendResult appends an [api.ExecResult] as JSON. It is written by hand because a command's output is most of it and
-// must be looked at once: encoding/json would need a string of it first and replaces bytes that aren't UTF-8.
-func appendResult(b []byte, e *api.ExitStatus, stdout, stderr []byte) []byte {
+// AppendResult appends an [api.ExecResult] as JSON.
+func AppendResult(b []byte, e *api.ExitStatus, stdout, stderr []byte) []byte {
 	b = append(b, '{')
-	b = appendStatus(b, e)
-	b = appendOutput(b, "stdout", stdout)
-	b = appendOutput(b, "stderr", stderr)
+	b = AppendStatus(b, e)
+	b = AppendOutput(b, "stdout", stdout)
+	b = AppendOutput(b, "stderr", stderr)
 	return append(b, '}')
 }
 
-// appendStatus appends the members of an [api.ExitStatus], without braces.
-func appendStatus(b []byte, e *api.ExitStatus) []byte {
+// AppendStatus appends the members of an [api.ExitStatus], without braces.
+func AppendStatus(b []byte, e *api.ExitStatus) []byte {
 	b = append(b, `"exit_code":`...)
 	if e.ExitCode != nil {
 		b = strconv.AppendInt(b, int64(*e.ExitCode), 10)
@@ -30,13 +31,13 @@ func appendStatus(b []byte, e *api.ExitStatus) []byte {
 		b = append(b, "null"...)
 	}
 	if e.Signal != "" {
-		b = appendString(append(b, `,"signal":`...), []byte(e.Signal))
+		b = AppendString(append(b, `,"signal":`...), []byte(e.Signal))
 	}
 	b = strconv.AppendBool(append(b, `,"timed_out":`...), e.TimedOut)
 	b = strconv.AppendBool(append(b, `,"oom_killed":`...), e.OOMKilled)
 	b = strconv.AppendBool(append(b, `,"cancelled":`...), e.Cancelled)
 	if e.InfraError != "" {
-		b = appendString(append(b, `,"infra_error":`...), []byte(e.InfraError))
+		b = AppendString(append(b, `,"infra_error":`...), []byte(e.InfraError))
 	}
 	b = strconv.AppendBool(append(b, `,"stdin_closed_early":`...), e.StdinClosedEarly)
 	b = strconv.AppendInt(append(b, `,"stdout_total":`...), e.StdoutTotal, 10)
@@ -51,30 +52,31 @@ func appendStatus(b []byte, e *api.ExitStatus) []byte {
 	return b
 }
 
-func appendOutput(b []byte, name string, data []byte) []byte {
+// AppendOutput appends an output and its encoding as members, a comma before each.
+func AppendOutput(b []byte, name string, data []byte) []byte {
 	b = append(append(append(b, `,"`...), name...), `":`...)
 	encoding := api.EncodingUTF8
 	if utf8.Valid(data) {
-		b = appendString(b, data)
+		b = AppendString(b, data)
 	} else {
-		b = appendBase64(b, data)
+		b = AppendBase64(b, data)
 		encoding = api.EncodingBase64
 	}
 	b = append(append(append(b, `,"`...), name...), `_encoding":"`...)
 	return append(append(b, encoding...), '"')
 }
 
-// outputPiece is how much of an output is encoded at a time; a multiple of three, so that base64 has no padding inside.
-const outputPiece = 48 << 10
+// Piece is how much of an output is encoded at a time; a multiple of three, so that base64 has no padding inside.
+const Piece = 48 << 10
 
-// writeOutput is appendOutput, piece by piece.
-func writeOutput(w io.Writer, buf *[]byte, name string, data []byte) error {
+// WriteOutput is [AppendOutput], piece by piece, by way of buf.
+func WriteOutput(w io.Writer, buf *[]byte, name string, data []byte) error {
 	encode, encoding := base64.StdEncoding.AppendEncode, api.EncodingBase64
 	if utf8.Valid(data) {
 		encode, encoding = appendEscaped, api.EncodingUTF8
 	}
 	b := append(append(append((*buf)[:0], `,"`...), name...), `":"`...)
-	for piece := range slices.Chunk(data, outputPiece) {
+	for piece := range slices.Chunk(data, Piece) {
 		b = encode(b, piece)
 		if _, err := w.Write(b); err != nil {
 			return err
@@ -88,13 +90,14 @@ func writeOutput(w io.Writer, buf *[]byte, name string, data []byte) error {
 	return err
 }
 
-func appendBase64(b, data []byte) []byte {
+// AppendBase64 appends bytes as a JSON string of their base64.
+func AppendBase64(b, data []byte) []byte {
 	b = base64.StdEncoding.AppendEncode(append(b, '"'), data)
 	return append(b, '"')
 }
 
-// appendString appends valid UTF-8 as a JSON string.
-func appendString(b, text []byte) []byte {
+// AppendString appends valid UTF-8 as a JSON string.
+func AppendString(b, text []byte) []byte {
 	return append(appendEscaped(append(b, '"'), text), '"')
 }
 
