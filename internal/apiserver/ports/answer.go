@@ -91,7 +91,8 @@ func (s *switched) CloseWrite() error {
 // body is a request's body. Whoever was given it may go on reading when the exchange is over; finish makes that stop.
 type body struct {
 	io.ReadCloser
-	ended atomic.Bool // by its end, or an error
+	trailer http.Header // its values come at the end
+	ended   atomic.Bool // by its end, or an error
 
 	mu     sync.Mutex // guards closed, and is held during a read
 	closed bool
@@ -106,6 +107,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
+		drop(b.trailer, secrets())
 		b.ended.Store(true)
 	}
 	return n, err

@@ -3,6 +3,7 @@ package ports
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -103,7 +104,8 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request, conn net.Conn) er
 		Protocols:              new(http.Protocols),
 	}
 	transport.Protocols.SetHTTP1(true)
-	body := &body{ReadCloser: r.Body}
+	drop(x.trailer, secrets())
+	body := &body{ReadCloser: r.Body, trailer: x.trailer}
 	in := r.Clone(r.Context())
 	in.Body = body
 	a := &answer{ResponseWriter: w, header: http.Header{}}
@@ -112,6 +114,9 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request, conn net.Conn) er
 		Rewrite: x.rewrite, Transport: transport, FlushInterval: -1, BufferPool: &x.proxy.bufs,
 		ErrorLog: slog.NewLogLogger(x.proxy.log.Handler(), slog.LevelDebug),
 		ModifyResponse: func(res *http.Response) error {
+			if res.StatusCode < http.StatusOK && res.StatusCode != http.StatusSwitchingProtocols {
+				return fmt.Errorf("its status is %d", res.StatusCode) // to the server it would be no answer yet
+			}
 			x.outward(res.Header)
 			return nil
 		},

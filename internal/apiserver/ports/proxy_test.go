@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,63 @@ func TestAnAnswerAfterTheProgramStoppedReading(t *testing.T) {
 		t.Errorf("%s %q, %v", resp.Status, got, err)
 	}
 	_ = more.Close()
+}
+
+// says is a program that takes a request to its end and gives an answer; what it was asked comes on asked.
+func says(answer string, asked chan<- string) func(context.Context, *aether.Stream) error {
+	return func(ctx context.Context, st *aether.Stream) error {
+		if err := st.Send(ctx, aether.MsgReply, nil); err != nil {
+			return err
+		}
+		request := ""
+		for !strings.Contains(request, "\r\n\r\n") || strings.Contains(request, "chunked") && !strings.Contains(request, "\r\n0\r\n") {
+			f, err := st.Recv(ctx)
+			if err != nil {
+				return err
+			}
+			request += string(f.Data)
+			f.Release()
+		}
+		asked <- request
+		if err := st.Write(ctx, aether.Stdout, []byte(answer)); err != nil {
+			return err
+		}
+		return st.CloseWrite(aether.Stdout)
+	}
+}
+
+// TestStatusesThatAreNone: a status below 100 was no answer to the server, which then answered 200 without any of the
+// headers that keep a program's page from the API's origin.
+func TestStatusesThatAreNone(t *testing.T) {
+	for _, status := range []string{"000", "001", "099"} {
+		srv := proxyTo(t, says("HTTP/1.1 "+status+" X\r\nContent-Length: 27\r\n\r\n<script>alert(1)</script>  ", make(chan string, 1)))
+		resp, err := http.Get(srv.URL + "/v1/sandboxes/s1/ports/80/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusBadGateway || strings.Contains(string(got), "script") || err != nil {
+			t.Errorf("status %s became %s %v %q, %v", status, resp.Status, resp.Header, got, err)
+		}
+	}
+}
+
+// TestTrailersHaveNoSecrets: what no program gets as a header it doesn't get as a trailer, announced or not.
+func TestTrailersHaveNoSecrets(t *testing.T) {
+	asked := make(chan string, 1)
+	srv := proxyTo(t, says("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", asked))
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	fmt.Fprint(c, "POST /v1/sandboxes/s1/ports/80/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTrailer: Authorization, X-Fine\r\n\r\n"+
+		"1\r\na\r\n0\r\nAuthorization: Bearer hunter2\r\nCookie: hunter2\r\nX-Dsec-Project: hunter2\r\nX-Fine: 1\r\n\r\n")
+	if got := <-asked; strings.Contains(got, "hunter2") || strings.Contains(got, "Authorization") || !strings.Contains(got, "X-Fine: 1\r\n") {
+		t.Errorf("the program was asked %q", got)
+	}
 }
 
 func TestMatch(t *testing.T) {
