@@ -2,6 +2,7 @@ package iam
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/dsec-io/dsec/api"
 )
@@ -66,19 +67,21 @@ func (a access) in(project string) Set { return a.any | a.per[project] }
 // Decide tells what grants allow in a project. It is the whole of authorisation: pure, and nothing without a grant.
 func Decide(grants []api.Grant, project string) Set { return compile(grants).in(project) }
 
-// checkGrant refuses a grant that says nothing, or something that there isn't.
+// checkGrant refuses a grant that says nothing, or something that there isn't. Field is the grant's own; "" where role and
+// scopes are fields of the request itself.
 func checkGrant(field string, g api.Grant) error {
+	member := func(name string) string { return strings.TrimPrefix(field+"."+name, ".") }
 	if g.Project != api.AnyProject {
-		if err := api.CheckProjectName(field+".project", g.Project); err != nil {
+		if err := api.CheckProjectName(member("project"), g.Project); err != nil {
 			return err
 		}
 	}
 	if g.Role != "" && g.Role.Scopes() == nil {
-		return api.FieldError(api.CodeInvalid, field+".role", "use admin, developer or reader", "there is no role %q", clip(string(g.Role)))
+		return api.FieldError(api.CodeInvalid, member("role"), "use admin, developer or reader", "there is no role %q", clip(string(g.Role)))
 	}
 	for _, s := range g.Scopes {
 		if SetOf(s) == 0 {
-			return api.FieldError(api.CodeInvalid, field+".scopes", "the scopes are "+scopeList(), "there is no scope %q", clip(string(s)))
+			return api.FieldError(api.CodeInvalid, member("scopes"), "the scopes are "+scopeList(), "there is no scope %q", clip(string(s)))
 		}
 	}
 	if g.Role == "" && len(g.Scopes) == 0 {

@@ -1,6 +1,7 @@
 package iam
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -89,7 +90,7 @@ func (a *Authority) grants(p Principal, spec api.TokenSpec) ([]api.Grant, error)
 	for i, g := range grants {
 		field := fmt.Sprintf("grants[%d]", i-len(grants)+len(spec.Grants))
 		if i < len(grants)-len(spec.Grants) {
-			field = "role"
+			field = ""
 		}
 		if err := checkGrant(field, g); err != nil {
 			return nil, err
@@ -100,7 +101,7 @@ func (a *Authority) grants(p Principal, spec api.TokenSpec) ([]api.Grant, error)
 			have, want = may.any, given.any
 		}
 		if want |= SetOf(api.ScopeTokenAdmin); !have.Holds(want) {
-			return nil, api.FieldError(api.CodeForbidden, field, "a token can be given only what the one that makes it has",
+			return nil, api.FieldError(api.CodeForbidden, cmp.Or(field, "role"), "a token can be given only what the one that makes it has",
 				"this token doesn't have %s in project %q", textOf(want&^have), clip(g.Project))
 		}
 	}
