@@ -18,7 +18,7 @@ func TestCase34UploadThatCantBeSeen(t *testing.T) {
 		rounds = 5000
 	}
 	for i := range rounds {
-		// A folder of the root, and one that is a mount of its own.
+		// A folder that the upload makes, and one that programs take for memory; mounts are in test/files.
 		for _, dir := range []string{"/up", "/dev/shm"} {
 			name, want := fmt.Sprintf("%s/%d", dir, i), fmt.Sprint("up ", i)
 			put(t, f, name, want)

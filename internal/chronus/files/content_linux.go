@@ -340,6 +340,8 @@ type inflow struct {
 	rest []byte
 	held bool
 	end  bool
+
+	failed error // why Read did, but for the end
 }
 
 // next is the next piece, valid until the next call, or io.EOF after the client has said that it was the last.
@@ -373,6 +375,9 @@ func (in *inflow) Read(p []byte) (int, error) {
 	if len(in.rest) == 0 {
 		data, err := in.next()
 		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				in.failed = err
+			}
 			return 0, err
 		}
 		in.rest = data

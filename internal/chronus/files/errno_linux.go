@@ -19,7 +19,8 @@ func codes() map[unix.Errno]api.Code {
 		unix.EINVAL: api.CodeInvalid, unix.EILSEQ: api.CodeInvalid, unix.ELOOP: api.CodeLinkLoop,
 		unix.ENXIO: api.CodeNotRegular, unix.ENODEV: api.CodeNotRegular, unix.EIO: api.CodeNotRegular,
 		unix.EBUSY: api.CodeConflict, unix.EXDEV: api.CodeConflict, unix.ETXTBSY: api.CodeConflict,
-		unix.EMFILE: api.CodeNoCapacity, unix.ENFILE: api.CodeNoCapacity,
+		unix.EMFILE: api.CodeNoCapacity, unix.ENFILE: api.CodeNoCapacity, unix.ENOMEM: api.CodeNoCapacity,
+		unix.EMLINK: api.CodeTooLarge,
 	}
 }
 

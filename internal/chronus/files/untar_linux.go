@@ -26,6 +26,7 @@ type unpacker struct {
 	dest    int
 	parent  int    // the directory of the last entry; dest where that is it
 	at      string // its name in the archive
+	in      *inflow
 	entries int64
 }
 
@@ -48,12 +49,12 @@ func (v *visitor) untar(ctx context.Context, st *aether.Stream) error {
 		return fault("open directory", v.req.Path, no)
 	}
 	u.parent = u.dest
-	in := &inflow{ctx: ctx, st: st}
-	defer in.release()
-	if err := u.all(tar.NewReader(in)); err != nil {
+	u.in = &inflow{ctx: ctx, st: st}
+	defer u.in.release()
+	if err := u.all(tar.NewReader(u.in)); err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, in); err != nil { // the padding behind the archive's end
+	if _, err := io.Copy(io.Discard, u.in); err != nil { // the padding behind the archive's end
 		return err
 	}
 	body, err := json.Marshal(api.Unpacked{Entries: u.entries})
@@ -80,6 +81,8 @@ func (u *unpacker) all(r *tar.Reader) error {
 		if err == nil {
 			name = hdr.Name
 			err = u.entry(hdr, r)
+		} else {
+			err = u.broken(err)
 		}
 		if err != nil {
 			return u.declare(name, err)
@@ -88,17 +91,21 @@ func (u *unpacker) all(r *tar.Reader) error {
 	}
 }
 
+// broken is what the archive's reader said, whose errors are the archive's where they aren't those of the stream.
+func (u *unpacker) broken(err error) error {
+	if u.in.failed != nil && errors.Is(err, u.in.failed) {
+		return err
+	}
+	return api.FieldError(api.CodeInvalid, "body", "send a tar stream", "not a whole tar stream: %v", err)
+}
+
 // declare says at which entry unpacking ended and what is in place.
 func (u *unpacker) declare(name string, err error) error {
-	if !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		if _, ok := errors.AsType[*api.Error](err); !ok {
-			return err // of the stream
-		}
+	typed, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return err // of the stream, or of the sandbox
 	}
-	e := *api.AsError(err)
-	if e.Code == api.CodeInternal {
-		e = *api.FieldError(api.CodeInvalid, "body", "send a tar stream", "not a whole tar stream: %v", err)
-	}
+	e := *typed
 	if name != "" {
 		e.Detail = "entry " + shown([]byte(name)) + ": " + e.Detail
 	}
@@ -361,7 +368,7 @@ func (u *unpacker) copy(fd int, base string, r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return u.broken(err)
 		}
 	}
 }
