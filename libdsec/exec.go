@@ -83,9 +83,11 @@ func (s *Sandbox) execOnce(ctx context.Context, o aether.Open, stdin *source) (s
 	if err != nil {
 		return false, nil, err
 	}
-	ended := false // by both sides: the server ends its own with the command's end
+	ended := false
 	defer func() {
-		if !ended {
+		if ended {
+			_ = stream.Close() // the server has ended its side; a reset would look as if we had left
+		} else {
 			stream.Reset(nil) // for a command that still runs it means: kill it
 		}
 	}()
@@ -120,7 +122,7 @@ func (s *Sandbox) execOnce(ctx context.Context, o aether.Open, stdin *source) (s
 		case f.Type == aether.MsgExited:
 			res.ExitStatus, err = exitStatus(f.Data)
 			f.Release()
-			ended = o.Closed
+			ended = true
 			return true, res, err
 		}
 		f.Release()

@@ -22,7 +22,7 @@ func (p *Process) receive(ctx context.Context) (api.ExitStatus, error) {
 	for {
 		status, err := p.drain(ctx, stream)
 		if err == nil {
-			stream.Reset(nil)
+			_ = stream.Close() // the server has ended its side; a reset would look as if we had left
 			return status, nil
 		}
 		if cause := context.Cause(ctx); cause != nil {
