@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -121,5 +123,69 @@ func TestRealCopyOfTarStreams(t *testing.T) {
 	ok(stream, "sandbox", "cp", "-", id+":/untarred", "--user", "1000:1000")
 	if got := inside("cat /untarred/profile.d/old; stat -c %u /untarred/profile.d"); got != "old1000\n" {
 		t.Errorf("tar in: %q", got)
+	}
+}
+
+// TestCase43CopyBothWays copies a tree onto one that is there already, up and down, and what is in it: all of both is there
+// afterwards, the source's where both have it.
+func TestCase43CopyBothWays(t *testing.T) {
+	bed := newCopyBed(t)
+	ok, inside, id := bed.ok, bed.inside, bed.id
+	dir := t.TempDir()
+	tree := func(name, text string, files ...string) {
+		t.Helper()
+		for _, f := range files {
+			f = filepath.Join(dir, name, f)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(f), 0o755), os.WriteFile(f, []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Sorted before and after what is there, at every depth.
+	tree("etc", "local\n", "a", "both", "profile.d/b", "profile.d/both", "profile.d/z", "deep/er/new", "z/new")
+	const there = "mkdir -p $d/etc/profile.d $d/etc/deep/er $d/etc/old; cd $d/etc; for f in both m profile.d/both profile.d/m profile.d/zz deep/er/m old/m; do echo remote > $f; done; "
+	const all = "./a:local ./both:local ./deep/er/m:remote ./deep/er/new:local ./m:remote ./old/m:remote ./profile.d/b:local ./profile.d/both:local ./profile.d/m:remote ./profile.d/z:local ./profile.d/zz:remote ./z/new:local"
+	const show = `find . -type f | sort | while read f; do echo "$f:$(cat $f)"; done`
+	for _, c := range []struct{ dest, from, to string }{
+		{"/img", filepath.Join(dir, "etc"), "/img"}, {"/slash", filepath.Join(dir, "etc"), "/slash/"}, {"/in", filepath.Join(dir, "etc") + "/.", "/in/etc"},
+	} {
+		inside("d=" + c.dest + "; " + there)
+		ok("", "sandbox", "cp", c.from, id+":"+c.to)
+		if got := strings.Join(strings.Fields(inside("cd "+c.dest+"/etc; "+show)), " "); got != all {
+			t.Errorf("up to %s: %s\nwant %s", c.to, got, all)
+		}
+	}
+	inside("mkdir /out; d=/out; " + there)
+	down := strings.NewReplacer("both:local", "both:remote").Replace(all)
+	for _, c := range []struct{ dest, from, to string }{{"one", "/out/etc", "one"}, {"two", "/out/etc/.", "two/etc"}} {
+		tree(c.dest+"/etc", "local\n", "a", "both", "profile.d/b", "profile.d/both", "profile.d/z", "deep/er/new", "z/new")
+		ok("", "sandbox", "cp", id+":"+c.from, filepath.Join(dir, c.to))
+		var got []string
+		root := filepath.Join(dir, c.dest, "etc")
+		err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(name)
+			got = append(got, "."+strings.TrimPrefix(name, root)+":"+strings.TrimSpace(string(b)))
+			return err
+		})
+		slices.Sort(got)
+		if s := strings.Join(got, " "); err != nil || s != down {
+			t.Errorf("down from %s: %s, %v\nwant %s", c.from, s, err, down)
+		}
+	}
+	// A file where a directory is to be, and the other way: an error that says so, up and down, and nothing is lost.
+	inside("mkdir -p /clash/etc/both /down/etc; echo kept > /clash/etc/both/f; echo x > /down/etc/profile.d")
+	for _, args := range [][]string{{filepath.Join(dir, "etc"), id + ":/clash"}, {id + ":/down/etc", filepath.Join(dir, "one")}} {
+		if _, stderr, code := dsec(t, bed.env, "", append([]string{"sandbox", "cp"}, args...)...); code == 0 || !strings.Contains(stderr, "directory") {
+			t.Errorf("%q: %d %s", args, code, stderr)
+		}
+	}
+	if got := inside("cat /clash/etc/both/f"); got != "kept\n" {
+		t.Errorf("what was there is %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "one/etc/profile.d/z")); err != nil {
+		t.Error(err)
 	}
 }
