@@ -185,7 +185,7 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 	close(got)
 	close(ran)
 	there := living(t, n, "killed")
-	ids := checkMade(t, there, got)
+	ids := checkMade(t, n, there, got)
 	for id, key := range ids { // asked once more, after all that
 		sb, err := n.Client.CreateOnce(ctx, key, labelled("killed"))
 		if err != nil || sb.ID() != id {
@@ -201,7 +201,7 @@ func TestCase47NodeKilledUnderLoad(t *testing.T) {
 }
 
 // checkMade compares the sandboxes that clients were told of with those that are there.
-func checkMade(t *testing.T, there map[string]bool, got <-chan made) map[string]string {
+func checkMade(t *testing.T, n *testbed.Node, there map[string]bool, got <-chan made) map[string]string {
 	t.Helper()
 	ids := map[string]string{}
 	for m := range got {
@@ -209,7 +209,8 @@ func checkMade(t *testing.T, there map[string]bool, got <-chan made) map[string]
 			t.Errorf("%s answers %s and %s", m.id, m.key, other)
 		}
 		if ids[m.id] = m.key; !there[m.id] {
-			t.Errorf("the sandbox of %s isn't there: %s", m.key, m.id)
+			info, err := n.Client.Sandbox(m.id).Refresh(t.Context())
+			t.Errorf("the sandbox of %s isn't there: %s is %s (%s), made %v, ended %v, %v", m.key, m.id, info.State, info.Reason, info.StartedAt, info.EndedAt, err)
 		}
 	}
 	for id := range there {

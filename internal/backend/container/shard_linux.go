@@ -135,6 +135,17 @@ func (sh *shard) take() bool {
 	return true
 }
 
+// keepPlace takes the place of a sandbox that lives in the shard already: what was made ahead since may have filled it up.
+func (sh *shard) keepPlace() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.ended {
+		return false
+	}
+	sh.used++
+	return true
+}
+
 // leave gives a place back.
 func (sh *shard) leave() {
 	sh.mu.Lock()

@@ -343,8 +343,8 @@ func (b *Backend) adoptShard(ctx context.Context, st *state) (*shard, error) {
 	if sh.uid != st.Owner || sh.project != st.Project {
 		return nil, fmt.Errorf("%s is another project's by now", sh.name)
 	}
-	if !sh.take() {
-		return nil, fmt.Errorf("%s has no room", sh.name)
+	if !sh.keepPlace() {
+		return nil, fmt.Errorf("%s has ended", sh.name)
 	}
 	return sh, nil
 }

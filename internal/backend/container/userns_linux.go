@@ -39,7 +39,7 @@ func newUserNS(owner, base uint32, watch *spawn.Watch) (_ int, err error) {
 		return -1, fmt.Errorf("make pipe: %w", err)
 	}
 	defer unix.Close(ready[0])
-	if err := unix.Pipe2(mapped[:], unix.O_CLOEXEC); err != nil {
+	if err := unix.Pipe2(mapped[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil { // the child polls it
 		_ = unix.Close(ready[1])
 		return -1, fmt.Errorf("make pipe: %w", err)
 	}
@@ -77,7 +77,10 @@ func newUserNS(owner, base uint32, watch *spawn.Watch) (_ int, err error) {
 	return fd, nil
 }
 
-func userNSScript(s *spawn.Script, owner uint32, ready, mapped int) {
+// mapsWithin is how long a child waits for its maps, in seconds. They take some milliseconds.
+const mapsWithin = 15
+
+func userNSScript(s *spawn.Script, owner uint32, told, mapped int) {
 	const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP: keep the capabilities, for hosts that allow only root to unshare
 	o := uintptr(owner)
 	pid := s.Call(unix.SYS_GETPID)
@@ -85,8 +88,15 @@ func userNSScript(s *spawn.Script, owner uint32, ready, mapped int) {
 	s.Call(unix.SYS_SETRESGID, o, o, o).As("setresgid to the owner")
 	s.Call(unix.SYS_SETRESUID, o, o, o).As("setresuid to the owner")
 	s.Call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER).As("unshare the user namespace")
-	s.Call(unix.SYS_WRITE, uintptr(ready), pid.Addr(), 8).As("tell")
-	s.Call(unix.SYS_READ, uintptr(mapped), s.Word(0), 1).As("wait for the id maps")
+	// When the edge is killed now, nobody writes the maps, and the pipe has no end: this child has a copy of its other side,
+	// and so have those that wait beside it. It would hold all that it has inherited for ever, the data folder's lock too.
+	// To change the credentials takes the order back, so it comes after, and the wait ends by itself for an edge that was
+	// killed before.
+	s.Call(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)).As("end with the edge")
+	s.Call(unix.SYS_WRITE, uintptr(told), pid.Addr(), 8).As("tell")
+	ready := s.Word(uint64(uint32(mapped))|unix.POLLIN<<32, mapsWithin, 0) // a pollfd and a timespec
+	s.Call(unix.SYS_PPOLL, ready, 1, ready+8, 0, 0).As("wait for the id maps")
+	s.Call(unix.SYS_READ, uintptr(mapped), s.Word(0), 1).As("see the id maps")
 	for name, value := range userLimits() {
 		// Not every kernel knows all of them.
 		open := s.Call(unix.SYS_OPENAT, atFDCWD, s.String("/proc/sys/user/"+name), unix.O_WRONLY|unix.O_CLOEXEC).Ignore()

@@ -36,7 +36,7 @@ const (
 )
 
 // deadHolder is how long the lock of a process that has died is waited for.
-const deadHolder = 10 * time.Second
+const deadHolder = 25 * time.Second
 
 // maxSocketFolder keeps the sockets' paths below the 108 bytes of sun_path, with room for their names.
 const maxSocketFolder = 76
