@@ -3,6 +3,7 @@ package libdsec
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -274,6 +275,18 @@ func (c *Client) broken(ctx context.Context, method, path string, err error) err
 		e := api.Errorf(api.CodeUnavailable, "no DSec server answers at %s: %v", c.settings.Endpoint, op.Err)
 		e.Hint = "is `dsec dev` running? the address comes from: " + c.settings.Source
 		return &unsentError{e}
+	}
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		err = outer.Err // it names the method and the address once more
+	}
+	_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		e := api.Errorf(api.CodeUnavailable, "the server at %s doesn't speak TLS", c.settings.Endpoint)
+		e.Hint = "write http:// and not https://; the address comes from: " + c.settings.Source
+		return &unsentError{e}
+	case distrusted:
+		return &unsentError{api.Errorf(api.CodeUnavailable, "the certificate of %s isn't trusted: %v", c.settings.Endpoint, err)}
 	}
 	e := api.Errorf(api.CodeUnavailable, "connection to %s lost: %v", c.settings.Endpoint, err)
 	e.Hint = "it isn't known whether the request was carried out"

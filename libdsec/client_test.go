@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -62,6 +64,31 @@ func TestSandboxLife(t *testing.T) {
 	}
 	if _, err := c.Get(ctx, "../s1"); !libdsec.IsCode(err, api.CodeNotFound) {
 		t.Errorf("Get(../s1) = %v, want not_found", err)
+	}
+}
+
+// TestWrongScheme: a server that speaks TLS or not, other than the address says, is told as that; nothing was sent.
+func TestWrongScheme(t *testing.T) {
+	plain, secure := httptest.NewServer(http.NotFoundHandler()), httptest.NewTLSServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer plain.Close()
+	defer secure.Close()
+	for endpoint, want := range map[string]string{
+		"https" + strings.TrimPrefix(plain.URL, "http"): "doesn't speak TLS",
+		secure.URL: "isn't trusted: ",
+		"http" + strings.TrimPrefix(secure.URL, "https"): "without a problem document",
+	} {
+		c, err := libdsec.New(libdsec.WithEndpoint(endpoint, "t"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Get(testContext(t), "s1")
+		if e, ok := errors.AsType[*api.Error](err); !ok || !strings.Contains(e.Detail, want) || strings.Contains(e.Hint, "isn't known whether") {
+			t.Errorf("at %s: %v, want %q", endpoint, err, want)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
