@@ -234,7 +234,7 @@ func (im *Importer) install(dir string, o api.ImageImport, digest string) error 
 		if same, err := sameConfig(dir, filepath.Join(old.Dir, o.Name)); err == nil && same && old.Config.Digest == digest {
 			return nil
 		}
-		return api.FieldError(api.CodeConflict, "name", "say replace, or choose another name", "there is an image %s", o.Name)
+		return api.FieldError(api.CodeConflict, "name", "import it with replace (dsec image import --replace), or choose another name", "there is an image %s", o.Name)
 	}
 	flags := uint(unix.RENAME_NOREPLACE)
 	if _, err := os.Lstat(to); err == nil {

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/gzip"
@@ -9,6 +10,8 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/dsec-io/dsec/api"
 )
 
 // maxWindow is how much memory a zstd stream may want; `zstd --long` wants as much.
@@ -90,6 +93,9 @@ func (s *source) explain(what string, err error) error {
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return fault("%s ends too early", what)
+	}
+	if errors.Is(err, tar.ErrHeader) {
+		return api.FieldError(api.CodeInvalid, fieldArchive, "give a folder or a tar, plain or compressed with gzip or zstd", "%s is no tar, or damaged: %v", what, err)
 	}
 	return fault("%s is damaged: %v", what, err)
 }
