@@ -54,6 +54,9 @@ type Leftover struct {
 	Folder    bool   `json:"folder"`    // the data folder is there, so that a server may take the rest over
 }
 
+// Bare tells whether nothing is left but a line in the machine-wide file of id ranges, which a later server takes back.
+func (l Leftover) Bare() bool { return !l.Folder && !l.Groups && l.Processes == 0 && l.RunDir == "" }
+
 // Kept tells whether sandboxes go on that a server on the same data folder would take over, as after dsec dev --keep.
 func (l Leftover) Kept() bool { return l.Folder && l.Processes > 0 }
 

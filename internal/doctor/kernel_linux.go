@@ -170,7 +170,7 @@ func tryIDMap(_ context.Context, m *machine) (string, error) {
 // tryOverlay puts a writable layer of the data folder over a detached, idmapped lower one, as a sandbox has it.
 func tryOverlay(_ context.Context, m *machine) (string, error) {
 	if m.dir == "" {
-		return "", errors.New("no folder to try it in: see data-folder")
+		return "", fmt.Errorf("no folder to try it in: see data-folder (%w)", m.noDir)
 	}
 	lower, err := m.idMapped()
 	if err != nil {

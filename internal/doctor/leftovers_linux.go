@@ -181,6 +181,7 @@ func tryLeftovers(_ context.Context, m *machine) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	found = slices.DeleteFunc(found, Leftover.Bare)
 	if len(found) == 0 {
 		return "nothing of instances that have ended", nil
 	}

@@ -91,7 +91,7 @@ func tryAether(context.Context, *machine) (string, error) {
 
 func tryDataDir(_ context.Context, m *machine) (string, error) {
 	if m.dir == "" {
-		return "", fmt.Errorf("no folder can be made in %s", existingParent(m.opts.DataDir))
+		return "", fmt.Errorf("no folder can be made in %s: %w", existingParent(m.opts.DataDir), m.noDir)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(m.dir, &st); err != nil {

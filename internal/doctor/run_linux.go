@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -30,10 +31,11 @@ const DefaultImageStore = "/var/lib/dsec/images"
 
 // machine is what probes share while they run.
 type machine struct {
-	opts Options
-	dir  string // a folder of this run's own, on the data folder's file system; empty when there can't be one
-	tmp  string // another one, for files of the probes
-	init int    // a sealed program that only sleeps; -1 when there's none
+	opts  Options
+	noDir error  // why dir is empty
+	dir   string // a folder of this run's own, on the data folder's file system; empty when there can't be one
+	tmp   string // another one, for files of the probes
+	init  int    // a sealed program that only sleeps; -1 when there's none
 }
 
 // probe is one thing to try. Try tells what it found, and an error when it's missing; a *limitedError when it's there in
@@ -86,7 +88,7 @@ func (p *probe) run(ctx context.Context, m *machine) Check {
 		c.Status, c.Fix = Degraded, limited.fix
 	case err != nil:
 		c.Status, c.Found, c.Fix = Missing, err.Error(), p.fix
-		if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
+		if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 			c.Fix = "sudo dsec doctor"
 		}
 	}
@@ -99,9 +101,7 @@ func (m *machine) prepare() (cleanup func() error, err error) {
 		return nil, fmt.Errorf("make a folder to try things in: %w", err)
 	}
 	// That it can't be made there is for the data folder's own probe to say.
-	if dir, err := os.MkdirTemp(existingParent(m.opts.DataDir), ".dsec-doctor-*"); err == nil {
-		m.dir = dir
-	}
+	m.dir, m.noDir = os.MkdirTemp(existingParent(m.opts.DataDir), ".dsec-doctor-*")
 	if program, err := spawn.TinyInit(runtime.GOARCH); err == nil {
 		if fd, err := memfd.Sealed("dsec-doctor", program, 0o555); err == nil {
 			m.init = fd

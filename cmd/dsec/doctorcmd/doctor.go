@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,8 +45,8 @@ func (a app) command() *cobra.Command {
 			}
 			if asJSON {
 				err = a.Document(cli.FormatJSON, report)
-			} else {
-				err = a.Table(func(w io.Writer) { printReport(w, report) })
+			} else if err = a.Table(func(w io.Writer) { printReport(w, report) }); err == nil {
+				err = a.Write([]byte("\n" + verdict(report) + "\n"))
 			}
 			if err == nil && !report.OK {
 				err = &cli.StatusError{Code: 1}
@@ -81,6 +83,31 @@ func (a app) clean(ctx context.Context, o doctor.Options, kept, asJSON bool) err
 		fmt.Fprintln(a.Stderr, "nothing to remove")
 	}
 	return err
+}
+
+// verdict sums a report up.
+func verdict(r doctor.Report) string {
+	var lacking []string
+	less := 0
+	for _, c := range r.Checks {
+		switch {
+		case c.Required && c.Status == doctor.Missing:
+			lacking = append(lacking, c.Name)
+		case c.Status != doctor.OK:
+			less++
+		}
+	}
+	if slices.Contains(lacking, "root") {
+		return "dsec dev needs root, and only root can find out the rest: sudo dsec doctor"
+	}
+	text := "dsec dev runs on this machine"
+	if len(lacking) > 0 {
+		text = "dsec dev can't run on this machine: it lacks " + strings.Join(lacking, ", ")
+	}
+	if less > 0 {
+		text += fmt.Sprintf("; of what it can do without, %d missing or degraded", less)
+	}
+	return text
 }
 
 func printReport(w io.Writer, r doctor.Report) {
