@@ -70,7 +70,7 @@ func root(a *cli.App) *cobra.Command {
 	cli.Complete(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.CompleteContexts(cmd, nil, typed)
 	})
-	root.SetFlagErrorFunc(cli.UsageError)
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.SetHelpCommand(helpCommand())
 	sandbox := sandboxcmd.Command(a)
 	sandbox.AddCommand(portcmd.Command(a))

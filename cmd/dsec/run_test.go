@@ -281,6 +281,9 @@ func TestConfigCommands(t *testing.T) {
 	if out, code := do("sandbox", "ls"); code != 125 || !strings.Contains(out, "dsec: no DSec server answers at http://127.0.0.1:1") {
 		t.Errorf("sandbox ls = %q, %d", out, code)
 	}
+	if out, _ := do("--endpoint", "http://127.0.0.1:2", "--token", "t", "sandbox", "ls"); !strings.HasSuffix(out, "the address comes from: --endpoint\n") {
+		t.Errorf("of another address = %q", out)
+	}
 	if out, code := do("config", "use", "nope"); code != 125 || !strings.Contains(out, `no context "nope"`) {
 		t.Errorf("config use nope = %q, %d", out, code)
 	}
@@ -306,13 +309,53 @@ func TestUnknownCommands(t *testing.T) {
 	for typed, hint := range map[string]string{
 		"bogus":        "see `dsec --help`",
 		"exec":         "did you mean `dsec sandbox exec`?",
-		"ps":           "did you mean `dsec sandbox ps`?",
+		"ps":           "did you mean `dsec sandbox ls`?", // what docker lists with it
+		"ls":           "did you mean `dsec sandbox ls`?",
+		"create":       "did you mean `dsec sandbox create`?",
+		"rm":           "did you mean `dsec sandbox stop`?",
+		"start":        "did you mean `dsec dev`?",
+		"config xy":    "see `dsec config --help`", // as far from "rm" as two letters can be
 		"sandbx":       "did you mean `dsec sandbox`?",
 		"sb creat":     "did you mean `dsec sandbox create`?",
 		"config bogus": "see `dsec config --help`",
 	} {
 		stdout, stderr, code := f.dsec("", strings.Fields(typed)...)
 		if want := "\nhint: " + hint + "\n"; stdout != "" || code != 125 || !strings.HasPrefix(stderr, "dsec: there is no command `dsec ") || !strings.HasSuffix(stderr, want) {
+			t.Errorf("dsec %s = %q, %q, %d, want %q", typed, stdout, stderr, code, want)
+		}
+	}
+}
+
+// TestGetShowsLifetimes: what ends a sandbox is seen before it does.
+func TestGetShowsLifetimes(t *testing.T) {
+	f := newFake(t)
+	expires := time.Now().Add(time.Hour + 30*time.Minute)
+	f.list = []api.Sandbox{{ID: "sa", State: api.StateRunning, Spec: api.Spec{TTL: api.TTL{IdleS: new(int64(90))}}, ExpiresAt: &expires}}
+	stdout, _, code := f.dsec("", "sandbox", "get", "sa")
+	if code != 0 || !strings.Contains(stdout, "Max idle:") || !strings.Contains(stdout, "1m30s\n") || !strings.Contains(stdout, "Expires:") || !strings.Contains(stdout, "(in 1h") {
+		t.Errorf("get = %q, %d", stdout, code)
+	}
+	f.list[0].EndedAt = &expires
+	if stdout, _, _ = f.dsec("", "sandbox", "get", "sa"); strings.Contains(stdout, "Expires:") {
+		t.Errorf("get of one that has ended = %q", stdout)
+	}
+}
+
+// TestUnknownFlags: whoever types nearly a flag, or one that container engines have, is told what to do.
+func TestUnknownFlags(t *testing.T) {
+	f := newFake(t)
+	for typed, hint := range map[string]string{
+		"run --memroy 1g busybox":            "did you mean `--memory`?",
+		"run --cpus 2 busybox":               "did you mean `--cpu`?",
+		"run -p 80:80 busybox":               "a port is reached later: dsec sandbox port-forward",
+		"sandbox create --volume a:b busybx": "files are copied: dsec sandbox cp",
+		"sandbox ls --lable a=b":             "did you mean `--label`?",
+		"sandbox ls --volume a":              "see `dsec sandbox ls --help`",
+		"sandbox ls -z":                      "see `dsec sandbox ls --help`",
+		"sandbox ls --quite=1":               "did you mean `--quiet`?",
+	} {
+		stdout, stderr, code := f.dsec("", strings.Fields(typed)...)
+		if want := "\nhint: " + hint + "\n"; stdout != "" || code != 125 || !strings.HasPrefix(stderr, "dsec: unknown ") || !strings.HasSuffix(stderr, want) {
 			t.Errorf("dsec %s = %q, %q, %d, want %q", typed, stdout, stderr, code, want)
 		}
 	}

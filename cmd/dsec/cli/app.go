@@ -66,7 +66,11 @@ func (a *App) Settings() (libdsec.Settings, error) {
 		}
 		return s, err
 	}
-	return libdsec.Resolve(flagged, store)
+	s, err := libdsec.Resolve(flagged, store)
+	if err == nil && a.Endpoint != "" {
+		s.Source = "--endpoint"
+	}
+	return s, err
 }
 
 func (a *App) client() (*libdsec.Client, error) {

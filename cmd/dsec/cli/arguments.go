@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -109,9 +110,22 @@ func Subcommand(cmd *cobra.Command, args []string) error {
 // meantBy finds the command that was meant: of that name one level down, a sandbox's before others, or of nearly that
 // name here.
 func meantBy(cmd *cobra.Command, word string) string {
+	isSandbox := func(c *cobra.Command) int {
+		if c.Name() == "sandbox" {
+			return 0
+		}
+		return 1
+	}
 	subs := slices.SortedStableFunc(slices.Values(cmd.Commands()), func(x, y *cobra.Command) int {
-		return cmp.Compare(y.Name(), x.Name()) // "sandbox" is the last of those that have commands
+		return cmp.Compare(isSandbox(x), isSandbox(y))
 	})
+	for _, sub := range subs {
+		for _, c := range slices.Concat([]*cobra.Command{sub}, sub.Commands()) {
+			if slices.Contains(c.SuggestFor, word) { // what others call it
+				return c.CommandPath()
+			}
+		}
+	}
 	for _, sub := range subs {
 		for _, c := range sub.Commands() {
 			if c.Name() == word || c.HasAlias(word) {
@@ -119,7 +133,7 @@ func meantBy(cmd *cobra.Command, word string) string {
 			}
 		}
 	}
-	cmd.SuggestionsMinimumDistance = 2
+	cmd.SuggestionsMinimumDistance = min(2, len(word)/2) // of "ls" nothing is left when both letters may differ
 	if near := cmd.SuggestionsFor(word); len(near) > 0 {
 		slices.SortStableFunc(near, func(x, y string) int { // what begins as what was typed is nearest
 			return cmp.Compare(strings.Index(word+" "+x, x), strings.Index(word+" "+y, y))
@@ -131,6 +145,62 @@ func meantBy(cmd *cobra.Command, word string) string {
 
 // Group is what a command that only groups others does.
 func Group(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// FlagError is the error of a flag that is wrong; of one that there isn't it says which was meant.
+func FlagError(cmd *cobra.Command, err error) error {
+	if missing, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if hint := flagMeantBy(cmd, missing.GetSpecifiedName()); hint != "" {
+			return api.FieldError(api.CodeInvalid, "", hint, "%v", err)
+		}
+	}
+	return UsageError(cmd, err)
+}
+
+// FlagHints marks a command with what to say of flags that others have for the like: "name=hint", one a line.
+const FlagHints = "flag-hints"
+
+// flagMeantBy says what to do instead of giving a flag that there isn't.
+func flagMeantBy(cmd *cobra.Command, name string) string {
+	for line := range strings.Lines(cmd.Annotations[FlagHints]) {
+		if known, hint, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "="); known == name {
+			return hint
+		}
+	}
+	best, meant := min(2, len(name)/2)+1, ""
+	if len(name) < 2 {
+		return ""
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := distance(name, f.Name); d < best && !f.Hidden {
+			best, meant = d, f.Name
+		}
+	})
+	if meant == "" {
+		return ""
+	}
+	return "did you mean `--" + meant + "`?"
+}
+
+// distance is how many bytes have to be put in, left away or changed to make one word of another.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			changed := before
+			if a[i] != b[j] {
+				changed++
+			}
+			before = row[j+1]
+			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
 
 // UsageError is the error of a command line that is wrong; it says where help is.
 func UsageError(cmd *cobra.Command, err error) error {

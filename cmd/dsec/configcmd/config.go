@@ -80,6 +80,7 @@ func (a app) contextsCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "contexts",
+		Aliases: []string{"ls", "list"},
 		Short:   "List the contexts",
 		Example: "  dsec config contexts\n  dsec config contexts -o name",
 		Args:    cli.Exactly(),

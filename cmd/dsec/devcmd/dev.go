@@ -36,8 +36,9 @@ type devFlags struct {
 func (a app) command() *cobra.Command {
 	var f devFlags
 	cmd := &cobra.Command{
-		Use:   "dev",
-		Short: "Run a whole DSec on this machine",
+		Use:        "dev",
+		SuggestFor: []string{"serve", "server", "start", "up"},
+		Short:      "Run a whole DSec on this machine",
 		Long: "Runs the API server and an edge in one process, and prints `ready http://…` when it answers. It writes its\n" +
 			"address and token to context.json in the data folder, and makes that the current context if there's none or its\n" +
 			"server is dead. At the end (Ctrl-C) it stops its sandboxes, unless --keep. After a crash sandboxes go on, and the\n" +

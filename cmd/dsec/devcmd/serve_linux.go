@@ -3,6 +3,7 @@ package devcmd
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 
@@ -27,7 +28,7 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 	store := libdsec.UserContexts(a.Getenv)
 	err = devmode.Run(ctx, devmode.Config{
 		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, ImageStore: f.images, IDRanges: f.idRanges,
-		PoolSize: poolSize(f.pool), Ready: a.Stdout, Logger: logger, Capacity: f.capacity,
+		PoolSize: poolSize(f.pool), Ready: a.readyTo(), Logger: logger, Capacity: f.capacity,
 		OnReady: func(file devmode.ContextFile) {
 			if f.noContext || cli.Alive(ctx, store) {
 				return
@@ -41,6 +42,25 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 		return nil
 	}
 	return err
+}
+
+// readyTo is where the ready line goes. Whoever reads it at a terminal is told what to do next, too.
+func (a app) readyTo() io.Writer {
+	if _, tty := cli.Terminal(a.Stdout); tty {
+		return greeter{a.Stdout}
+	}
+	return a.Stdout
+}
+
+// greeter says after a line what may be done now.
+type greeter struct{ to io.Writer }
+
+func (g greeter) Write(line []byte) (int, error) {
+	n, err := g.to.Write(line)
+	if err == nil {
+		_, err = io.WriteString(g.to, "in another terminal: dsec run busybox -- echo hello; Ctrl-C here ends it with its sandboxes\n")
+	}
+	return n, err
 }
 
 // poolSize is the flag as devmode takes it, to which 0 is the default.

@@ -90,6 +90,7 @@ func (a app) getProject() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:               "get PROJECT",
+		Aliases:           []string{"inspect"},
 		Short:             "Show a project",
 		Example:           "  dsec project get team-a -o json",
 		Args:              cli.Exactly("PROJECT"),

@@ -188,14 +188,18 @@ func usedText(t *api.Token) string {
 	if t.LastUsedAt.IsZero() {
 		return "never"
 	}
+	if time.Since(t.LastUsedAt) < time.Minute {
+		return "<1m ago" // it's kept to the minute
+	}
 	return show.Age(t.LastUsedAt) + " ago"
 }
 
 func (a app) revokeToken() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:   "revoke TOKEN",
-		Short: "End a token at once",
+		Use:     "revoke TOKEN",
+		Aliases: []string{"rm", "delete"},
+		Short:   "End a token at once",
 		Long: "Ends a token, named by its id, by a beginning of it that no other token has, or by its secret (of which only the id is\n" +
 			"sent). When the command returns, the token isn't accepted any more, and what was running for it has been cancelled.",
 		Example:           "  dsec token revoke 543rzm5ytm\n  dsec token revoke dsec_543",

@@ -34,8 +34,9 @@ func (a app) imageImportCommand() *cobra.Command {
 	var o libdsec.ImportOptions
 	var format string
 	cmd := &cobra.Command{
-		Use:   "import [flags] NAME PATH|-",
-		Short: "Make an image of a folder, a tar, a `docker save` archive or an OCI layout",
+		Use:        "import [flags] NAME PATH|-",
+		SuggestFor: []string{"pull", "load", "build"},
+		Short:      "Make an image of a folder, a tar, a `docker save` archive or an OCI layout",
 		Long: "Makes an image of PATH, or of stdin: a folder, a tar of a file system, what `docker save` writes, or an OCI layout\n" +
 			"(a folder or a tar), plain or compressed with gzip or zstd. Environment, user, working directory and command\n" +
 			"come from the archive's configuration. The same input gives the same image.\n\n" +
@@ -143,6 +144,7 @@ func (a app) imageInspectCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
+		Aliases:           []string{"get"},
 		Short:             "Show an image: its digest, and what commands in it get",
 		Example:           "  dsec image inspect busybox\n  dsec image inspect -o json busybox",
 		Args:              cli.Exactly("IMAGE"),
@@ -164,8 +166,9 @@ func (a app) imageInspectCommand() *cobra.Command {
 func (a app) imageRemoveCommand() *cobra.Command {
 	var o libdsec.RemoveImageOptions
 	cmd := &cobra.Command{
-		Use:   "rm IMAGE...",
-		Short: "Remove images",
+		Use:     "rm IMAGE...",
+		Aliases: []string{"delete"},
+		Short:   "Remove images",
 		Long: "Removes images and prints their names. One that living sandboxes were made from is only removed with --force; they\n" +
 			"go on with what they have.",
 		Example: "  dsec image rm mine\n  dsec image rm --force mine",

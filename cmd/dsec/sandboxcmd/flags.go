@@ -184,3 +184,19 @@ func parseCPU(s string) (float64, error) {
 	}
 	return v, nil
 }
+
+// flagHints are for flags that container engines have and making a sandbox hasn't.
+const flagHints = `p=a port is reached later: dsec sandbox port-forward
+publish=a port is reached later: dsec sandbox port-forward
+v=files are copied: dsec sandbox cp
+volume=files are copied: dsec sandbox cp
+mount=files are copied: dsec sandbox cp
+d=to leave it running: dsec sandbox create, or --keep
+detach=to leave it running: dsec sandbox create, or --keep
+name=the id is its name; for a mark of your own: --label name=NAME
+network=a sandbox has no network; its ports are reached with dsec sandbox port-forward
+net=a sandbox has no network; its ports are reached with dsec sandbox port-forward
+entrypoint=name the command after IMAGE
+ttl=say --max-life, --max-running or --max-idle
+cpus=did you mean ` + "`--cpu`" + `?
+`

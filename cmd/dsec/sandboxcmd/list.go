@@ -27,12 +27,13 @@ func (a app) listCommand() *cobra.Command {
 	var format string
 	var quiet, watch bool
 	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List sandboxes",
-		Long:    "Lists the sandboxes that live, newest first; with --all or --state also those that ended within the last hour.",
-		Example: "  dsec sandbox ls\n  dsec sandbox ls -l team=rl -q\n  dsec sandbox ls --state failed -o json\n  dsec sandbox ls --watch",
-		Args:    cli.Exactly(),
+		Use:        "ls",
+		Aliases:    []string{"list"},
+		SuggestFor: []string{"ps"},
+		Short:      "List sandboxes",
+		Long:       "Lists the sandboxes that live, newest first; with --all or --state also those that ended within the last hour.",
+		Example:    "  dsec sandbox ls\n  dsec sandbox ls -l team=rl -q\n  dsec sandbox ls --state failed -o json\n  dsec sandbox ls --watch",
+		Args:       cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if quiet {
 				format = cli.FormatName

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/cli"
@@ -58,6 +59,8 @@ func (a app) sandbox(format string, sb api.Sandbox) error {
 				{"Labels", show.Map(sb.Spec.Labels)},
 				{"Env", show.Map(sb.Spec.Env)},
 				{"Created", show.Time(&sb.CreatedAt)},
+				{"Max idle", idleText(sb.Spec)},
+				{"Expires", expiryText(sb)},
 				{"Ended", show.Time(sb.EndedAt)},
 			} {
 				if kv[1] != "" {
@@ -75,6 +78,22 @@ func (a app) names(list []api.Sandbox) error {
 		b.WriteString(show.Line(list[i].ID) + "\n")
 	}
 	return a.Write([]byte(b.String()))
+}
+
+// idleText is how long a sandbox may be idle.
+func idleText(spec api.Spec) string {
+	if spec.TTL.IdleS == nil {
+		return ""
+	}
+	return (time.Duration(*spec.TTL.IdleS) * time.Second).String()
+}
+
+// expiryText is when a living sandbox ends whatever happens.
+func expiryText(sb api.Sandbox) string {
+	if sb.ExpiresAt == nil || sb.EndedAt != nil {
+		return ""
+	}
+	return show.Time(sb.ExpiresAt) + " (in " + max(time.Until(*sb.ExpiresAt), 0).Round(time.Second).String() + ")"
 }
 
 func cpuText(r api.Resources) string {

@@ -22,10 +22,10 @@ func (a app) runCommand() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use:         "run [flags] IMAGE [-- CMD...]",
-		Annotations: map[string]string{cli.TakesCommand: "yes"},
+		Annotations: map[string]string{cli.TakesCommand: "yes", cli.FlagHints: flagHints},
 		Short:       "Make a sandbox, run a command in it, stop it",
 		Long: "Makes a sandbox from an image, runs a command in it, prints what the command prints, and stops the sandbox.\n" +
-			"Without a command it runs what the image says (ENTRYPOINT and CMD), else a shell.\n\n" +
+			"Without a command it runs what the image says (ENTRYPOINT and CMD), else a shell (at a terminal bash, where there is one).\n\n" +
 			"At a terminal the command gets a terminal too. Otherwise its input is empty unless -i is given. Ctrl-C and the\n" +
 			"like go to the command. The exit code is the command's. The -- may be left away: what comes after IMAGE and its\n" +
 			"flags is the command.",
@@ -86,6 +86,12 @@ func (a app) runInNew(ctx context.Context, c *libdsec.Client, spec api.Spec, pla
 	}
 	// The sandbox has the variables, user and directory already.
 	command := libdsec.Cmd{Argv: plan.argv, Timeout: plan.ex.timeout}
+	if len(plan.argv) == 0 && plan.ex.tty {
+		// What the image doesn't say would be the server's plain sh. If nothing is known of the image, it's for the server.
+		if im, err := c.Images().Inspect(ctx, spec.Image); err == nil && len(im.Entrypoint)+len(im.Cmd) == 0 {
+			command.Shell = loginShell
+		}
+	}
 	if plan.key != "" {
 		command.Key = plan.key + ".run"
 	}

@@ -33,7 +33,7 @@ func (a app) createCommand() *cobra.Command {
 	var format, key string
 	cmd := &cobra.Command{
 		Use:         "create [flags] IMAGE [-- CMD...]",
-		Annotations: map[string]string{cli.TakesCommand: "yes"},
+		Annotations: map[string]string{cli.TakesCommand: "yes", cli.FlagHints: flagHints},
 		Short:       "Make a sandbox and print its id",
 		Long: "Makes a sandbox and prints its id when it answers commands. It lives until it's stopped. CMD is a start process\n" +
 			"that runs in it from the beginning; its output is the sandbox's log.",
@@ -73,6 +73,7 @@ func (a app) getCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:               "get [flags] SANDBOX",
+		Aliases:           []string{"inspect"},
 		Short:             "Show a sandbox: its state and the spec in force",
 		Example:           "  dsec sandbox get SANDBOX\n  dsec sandbox get -o json SANDBOX",
 		Args:              cli.Exactly("SANDBOX"),

@@ -21,7 +21,7 @@ func (a app) stopCommand() *cobra.Command {
 	var labels []string
 	cmd := &cobra.Command{
 		Use:     "stop [flags] SANDBOX...",
-		Aliases: []string{"rm"},
+		Aliases: []string{"rm", "delete", "kill"},
 		Short:   "Stop sandboxes with everything in them",
 		Long:    "Stops sandboxes with everything in them and prints their ids. Stopping one that has ended is no error.",
 		Example: "  dsec sandbox stop SANDBOX\n  dsec sandbox stop -l team=rl\n  dsec sandbox stop --all",
