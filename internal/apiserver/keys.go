@@ -21,12 +21,7 @@ func streamed(pattern string) bool {
 
 // kept tells whether the edge makes a repeated request of this pattern run once.
 func kept(pattern string) bool {
-	for _, under := range []string{"POST /v1/sandboxes", "POST /v1/images/gc"} {
-		if strings.HasPrefix(pattern, under) {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(pattern, "POST /v1/sandboxes") || pattern == "POST /v1/images/gc"
 }
 
 // takeKey reads a POST request's idempotency key. Where it can't be honoured it is refused: a caller that sends one would
