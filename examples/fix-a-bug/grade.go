@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"strings"
 	"time"
@@ -142,9 +143,7 @@ func grade(ctx context.Context, client *libdsec.Client, image string, handedIn m
 	}
 	defer stop(ctx, sb)
 	tree := project()
-	for name, text := range handedIn {
-		tree[name] = text
-	}
+	maps.Copy(tree, handedIn)
 	if _, err := sb.Files().Untar(ctx, bench, tarOf(tree)); err != nil {
 		return err
 	}

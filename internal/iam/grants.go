@@ -91,14 +91,14 @@ func checkGrant(field string, g api.Grant) error {
 }
 
 func scopeList() string {
-	text := ""
+	var text strings.Builder
 	for i, s := range api.Scopes() {
 		if i > 0 {
-			text += ", "
+			text.WriteString(", ")
 		}
-		text += string(s)
+		text.WriteString(string(s))
 	}
-	return text
+	return text.String()
 }
 
 // clip keeps what a client sent from filling an answer.
