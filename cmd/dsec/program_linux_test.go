@@ -210,6 +210,24 @@ func TestDoctorCleansUpAfterAKilledServer(t *testing.T) {
 	}
 }
 
+// TestIDRangesAloneAreNoLeftover: what has ended in order and whose folder is gone has a line among the id ranges, which a
+// later server takes back.
+func TestIDRangesAloneAreNoLeftover(t *testing.T) {
+	dir := t.TempDir()
+	ended := startDev(t, filepath.Join(dir, "ended"), filepath.Join(dir, "ids.json"))
+	ended.create()
+	if err := ended.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(ended.cmd.Wait(), os.RemoveAll(ended.data)); err != nil {
+		t.Fatal(err)
+	}
+	ended.cmd = nil
+	if c := ended.advice(); c.Status != doctor.OK || !strings.HasPrefix(c.Found, "nothing") {
+		t.Errorf("after an orderly end: %+v", c)
+	}
+}
+
 // TestClosedPipesMakeNoNoise: a reader that has had enough, as in `| head -1`.
 func TestClosedPipesMakeNoNoise(t *testing.T) {
 	f := newFake(t)
