@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // Bounds on bodies. An exec body may carry its stdin; a create body a large environment.
@@ -100,8 +101,8 @@ func (c *call) take(grown, from int) error {
 
 // noMemory is the refusal of what would have to wait in memory.
 func noMemory() error {
-	e := api.Errorf(api.CodeTooMany, "the large requests and answers that are under way take all the memory that there is for them")
-	e.Hint, e.RetryMS = "send large data as files, or fewer requests at once", 1000
+	e := budget.Full("the large requests and answers that are under way take all the memory that there is for them")
+	e.Hint = "send large data as files, or fewer requests at once"
 	return e
 }
 

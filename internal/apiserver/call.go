@@ -56,7 +56,8 @@ type call struct {
 	code      string // of the problem sent, for metrics and the log
 	after     func() // what is left to do once the answer was sent; nil: nothing
 
-	hold *budget.Hold // the memory of its large buffers; nil: none
+	place *budget.Hold // among the requests that are open; nil: none is needed
+	hold  *budget.Hold // the memory of its large buffers; nil: none
 }
 
 // handler is a route's handler. A returned error becomes a problem document, if nothing was sent before.
@@ -109,8 +110,10 @@ func requestID(given string) string {
 
 // end counts and logs the request. A handler that panicked ends its own request and nothing else.
 func (c *call) end(r *http.Request) {
-	if c.hold != nil {
-		c.hold.Close()
+	for _, h := range [...]*budget.Hold{c.hold, c.place} {
+		if h != nil {
+			h.Close()
+		}
 	}
 	if v := recover(); v != nil {
 		if v == http.ErrAbortHandler { //nolint:errorlint // it is a value, not a chain

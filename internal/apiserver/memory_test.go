@@ -152,3 +152,37 @@ func TestConnectionsOfAProject(t *testing.T) {
 		return place.Grow(1)
 	})
 }
+
+// TestPlacesOfAProject: one project can't take all the requests and streams that the server and its edge can have open.
+func TestPlacesOfAProject(t *testing.T) {
+	r := newRig(t)
+	r.srv.places = budget.New(4, 2)
+	conn := r.upgrade() // one
+	m := aether.ExecStart{Argv: [][]byte{[]byte("hang")}}
+	hang := aether.Open{Method: "exec", Sandbox: ourBox, Body: m.AppendTo(nil)}
+	st, err := conn.Open(t.Context(), hang) // two
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := st.Recv(t.Context()); err != nil {
+		t.Fatal(err)
+	} else {
+		f.Release()
+	}
+	if _, err := aether.Unary(t.Context(), conn, hang); !api.IsCode(err, api.CodeTooMany) {
+		t.Errorf("the third, a stream: %v", err)
+	}
+	if resp := r.do(request{method: "GET", path: box}); resp.problem.Code != api.CodeTooMany || resp.problem.RetryMS == 0 {
+		t.Errorf("the third, a request: %d %s", resp.status, resp.body)
+	}
+	if resp := r.do(request{method: "GET", path: "/healthz", anonymous: true}); resp.status != http.StatusOK {
+		t.Errorf("/healthz = %d %s", resp.status, resp.body)
+	}
+	if !r.srv.places.Open("another").Grow(2) {
+		t.Error("another project has no place")
+	}
+	st.Reset(nil)
+	within(t, time.Minute, "the place given back", func() bool {
+		return r.do(request{method: "GET", path: box}).status == http.StatusOK
+	})
+}

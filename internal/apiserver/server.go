@@ -45,6 +45,7 @@ type Server struct {
 	scratch  sync.Pool      // *[]byte, for bodies and answers
 	memory   *budget.Budget // of the bodies and answers that are too large for it, by project
 	upgrades *budget.Budget // aether connections, by project
+	places   *budget.Budget // requests and aether streams that are open, by project
 
 	background sync.WaitGroup // deliveries that outlive their request
 	stop       chan struct{}  // closed by Close
@@ -99,6 +100,7 @@ func New(cfg Config) (*Server, error) {
 		},
 		memory:   budget.New(maxMemory, maxMemory/2),
 		upgrades: budget.New(maxUpgraded, maxUpgraded/2),
+		places:   budget.New(maxPlaces, maxPlaces/2),
 		stop:     make(chan struct{}),
 	}
 	s.face = iamface.New(iamface.Config{
@@ -159,6 +161,11 @@ func (s *Server) admit(c *call, r *http.Request) (iam.Admission, *api.Error) {
 			c.Header().Set("WWW-Authenticate", `Bearer realm="dsec"`)
 		}
 		return in, asProblem(err)
+	}
+	c.place = s.places.Open(c.principal.Project)
+	if !c.place.Grow(1) {
+		in.Done()
+		return in, noPlace()
 	}
 	return in, nil
 }

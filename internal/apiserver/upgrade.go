@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 	"github.com/dsec-io/dsec/internal/apiserver/iamface"
+	"github.com/dsec-io/dsec/internal/budget"
 )
 
 // Bounds on connections that were upgraded.
@@ -21,7 +22,11 @@ const (
 	maxUpgraded       = 1024 // at one time on this server
 	streamsPerUpgrade = 512  // at one time on one connection
 	helloTime         = 5 * time.Second
-	farewellTime      = time.Second // between the end of a token and that of its connection
+
+	// maxPlaces bounds the requests and streams of all clients, each of which takes some 30 KB of memory here and at the
+	// edge, and a stream of those that the edge takes. A project gets half of them.
+	maxPlaces    = 65_536
+	farewellTime = time.Second // between the end of a token and that of its connection
 )
 
 // upgrade turns an HTTP connection into one of the aether protocol. Each of its streams is relayed to the edge with the
@@ -36,9 +41,7 @@ func (s *Server) upgrade(c *call, r *http.Request) error {
 	}
 	place := s.upgrades.Open(c.principal.Project)
 	if !place.Grow(1) {
-		e := api.Errorf(api.CodeTooMany, "this server takes %d aether connections, and half as many of one project", maxUpgraded)
-		e.RetryMS = 1000
-		return e
+		return budget.Full("this server takes %d aether connections, and half as many of one project", maxUpgraded)
 	}
 	defer place.Close()
 	rw, buffered, err := http.NewResponseController(c.ResponseWriter).Hijack()
@@ -116,6 +119,11 @@ func (s *Server) relay(ctx, valid context.Context, c *call, in *aether.Stream) {
 	default:
 		err = api.Errorf(api.CodeNotImplemented, "there is no method %q here", clip(o.Method))
 	}
+	place := s.places.Open(o.Project)
+	defer place.Close()
+	if err == nil && !place.Grow(1) {
+		err = noPlace()
+	}
 	if err == nil {
 		err = s.relayTo(ctx, valid, o, in)
 	} else {
@@ -125,6 +133,10 @@ func (s *Server) relay(ctx, valid context.Context, c *call, in *aether.Stream) {
 		Need: need, Principal: c.principal, RequestID: o.RequestID, Client: c.client, Code: codeOf(err),
 		Resource: func() string { return iamface.Sandbox(o.Sandbox) },
 	})
+}
+
+func noPlace() *api.Error {
+	return budget.Full("this server takes %d requests and streams at once, and half as many of one project", maxPlaces)
 }
 
 // over is why a request's token isn't valid any more; nil while it is.

@@ -4,7 +4,11 @@
 // A Budget is safe for concurrent use. A Hold belongs to one request, and is used by one goroutine at a time.
 package budget
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/dsec-io/dsec/api"
+)
 
 // Budget is an amount that is shared. Nobody gets more than their part of it.
 type Budget struct {
@@ -41,6 +45,13 @@ func (h *Hold) Grow(n int64) bool {
 	b.addLocked(h.holder, n)
 	h.n += n
 	return true
+}
+
+// Full is the refusal of a request for which there is nothing left: it may be repeated.
+func Full(format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeTooMany, format, args...)
+	e.RetryMS = 1000
+	return e
 }
 
 // Close gives everything back. The hold can be used again.
