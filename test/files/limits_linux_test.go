@@ -1,0 +1,82 @@
+package files
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/need"
+	"github.com/dsec-io/dsec/libdsec"
+	"github.com/dsec-io/dsec/test/testbed"
+)
+
+// TestWatchOwnLimitOfDirectories lowers what a sandbox's kernel allows to be watched: a tree that is larger is refused as
+// such and not as a full disk, one that grows over it ends with the same error, and what is given back can be used.
+func TestWatchOwnLimitOfDirectories(t *testing.T) {
+	t.Parallel()
+	sb := testbed.Shared(t).Create(t, api.Spec{})
+	f := sb.Files()
+	const mark = "86399.8641"
+	if _, err := sb.Start(t.Context(), libdsec.Cmd{Argv: []string{"sleep", mark}}, libdsec.StartOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Output(t, sb, "mkdir -p /w/1 /w/2 /w/3/4 /large; for i in 1 2 3 4 5 6 7 8 9 10; do mkdir /large/$i; done")
+	script := "echo 8 > /proc/sys/user/max_inotify_watches"
+	if out, err := exec.CommandContext(t.Context(), need.Command(t, "nsenter"), "-t", fmt.Sprint(hostPID(t, mark)), "-U", "-S", "0", "-G", "0", "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	overLimit := func(err error) {
+		t.Helper()
+		if e := api.AsError(err); err == nil || e.Code != api.CodeQuota || e.Hint == "" {
+			t.Errorf("%v (hint %q)", err, e.Hint)
+		}
+	}
+	for range 20 { // what was refused holds nothing
+		for _, err := range f.WatchTree(t.Context(), "/large") {
+			if overLimit(err); err == nil {
+				break
+			}
+		}
+	}
+	w, ready := begin(t, f, "/w", true)
+	if ready.Directories != 5 {
+		t.Errorf("%+v", ready)
+	}
+	testbed.Output(t, sb, "mkdir -p /w/5/6/7/8/9/10")
+	for e := w.next(); e.Type != ""; e = w.next() {
+	}
+	overLimit(w.err)
+	again, _ := begin(t, f, "/large/1", true)
+	testbed.Output(t, sb, ": > /large/1/f")
+	if got := again.until("closed_write /large/1/f"); len(got) != 2 {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestWatchShardLimit: sandboxes of a shard share a bound, which is told with a hint, and which goes back when watches end.
+func TestWatchShardLimit(t *testing.T) {
+	n := testbed.Start(t, testbed.Options{})
+	const each, all = 32, 256
+	var open []*watch
+	small := api.Spec{Resources: api.Resources{MemoryMB: new(int64(64)), PIDs: new(int64(64))}}
+	for range all / each {
+		sb := n.Create(t, small)
+		for range each {
+			w, _ := begin(t, sb.Files(), "/", false)
+			open = append(open, w)
+		}
+	}
+	late := n.Create(t, small).Files()
+	begun := func() error {
+		for _, err := range late.Watch(t.Context(), "/") {
+			return err
+		}
+		return nil
+	}
+	if e := api.AsError(begun()); e.Code != api.CodeTooMany || e.Hint == "" {
+		t.Errorf("one more watch: %v (hint %q)", e, e.Hint)
+	}
+	open[0].cancel()
+	testbed.Until(t, hang, "room for one more watch", func() bool { return begun() == nil })
+}
