@@ -13,7 +13,7 @@ func fileOperations() []Operation {
 	return []Operation{
 		{
 			ID: "readFile", Method: "GET", Path: path, Tag: "files", Summary: "Read a file, list a directory, look at either, pack or watch it",
-			Description: "Without `stat`, `list` and `tar` the answer is the content of a regular file. An answer that can't be finished is broken off, never cut short in silence. HEAD answers as `stat` does. " +
+			Description: "Without `stat`, `list` and `tar` the answer is the content of a regular file. An answer that can't be finished is broken off, never cut short in silence. HEAD of a regular file answers with the headers of its content, else as `stat` does. " +
 				"With `watch` the answer is what happens to the file or directory from then on, one `FileEvent` a line (an empty line is a sign of life), or server-sent events where asked for.",
 			Params: []Param{
 				file, user, most, header("Range", "one range of bytes: `bytes=FROM-TO`, `bytes=FROM-` or `bytes=-LAST`"),

@@ -91,18 +91,52 @@ func (f *fileCall) open(ctx context.Context, method string, closed bool) (*aethe
 	return f.s.open(ctx, f.c, aether.Open{Method: method, Sandbox: f.id, Body: body, Closed: closed})
 }
 
-// operate does what has no content and answers with the file as it is then.
-func (f *fileCall) operate(r *http.Request, op string) error {
-	f.req.Op = op
-	body, err := json.Marshal(f.req)
+// looked answers HEAD: of a regular file with what a GET of it would say, its size above all.
+func (f *fileCall) looked(r *http.Request) error {
+	answer, err := f.asked(r, api.FileStat)
 	if err != nil {
 		return err
 	}
-	answer, err := f.s.unary(r.Context(), f.c, aether.Open{Method: "file.op", Sandbox: f.id, Body: body, Closed: true})
+	var info api.FileInfo
+	if err := json.Unmarshal(answer, &info); err != nil {
+		return err
+	}
+	if info.Type != api.FileRegular {
+		return f.c.raw(http.StatusOK, answer)
+	}
+	f.describe(info)
+	f.c.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// describe sets what an answer with a file's whole content says of it.
+func (f *fileCall) describe(info api.FileInfo) {
+	f.head("application/octet-stream")
+	h := f.c.Header()
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", info.ModTime.Format(http.TimeFormat))
+	if info.Size > 0 { // a file of /proc has content and no size
+		h.Set("Content-Length", strconv.FormatInt(info.Size, 10))
+	}
+}
+
+// operate does what has no content and answers with the file as it is then.
+func (f *fileCall) operate(r *http.Request, op string) error {
+	answer, err := f.asked(r, op)
 	if err != nil {
 		return err
 	}
 	return f.c.raw(http.StatusOK, answer)
+}
+
+// asked does what has no content; the answer is a file document.
+func (f *fileCall) asked(r *http.Request, op string) ([]byte, error) {
+	f.req.Op = op
+	body, err := json.Marshal(f.req)
+	if err != nil {
+		return nil, err
+	}
+	return f.s.unary(r.Context(), f.c, aether.Open{Method: "file.op", Sandbox: f.id, Body: body, Closed: true})
 }
 
 // getFile reads, lists, packs, watches, or looks at a file.
@@ -118,8 +152,10 @@ func (s *Server) getFile(c *call, r *http.Request) error {
 		}
 	}
 	switch {
-	case stat || r.Method == http.MethodHead:
+	case stat:
 		return f.operate(r, api.FileStat)
+	case r.Method == http.MethodHead:
+		return f.looked(r)
 	case watch:
 		return f.watch(r)
 	case list:
@@ -224,16 +260,12 @@ func (f *fileCall) read(r *http.Request) error {
 	if want.length > 0 {
 		n = min(n, want.length)
 	}
-	f.head("application/octet-stream")
-	h := f.c.Header()
-	h.Set("Accept-Ranges", "bytes")
-	h.Set("Last-Modified", info.ModTime.Format(http.TimeFormat))
-	if info.Size > 0 { // a file of /proc has content and no size
-		h.Set("Content-Length", strconv.FormatInt(n, 10))
-	}
+	f.describe(info)
 	status := http.StatusOK
 	if want.given {
 		status = http.StatusPartialContent
+		h := f.c.Header()
+		h.Set("Content-Length", strconv.FormatInt(n, 10))
 		h.Set("Content-Range", "bytes "+strconv.FormatInt(want.from, 10)+"-"+strconv.FormatInt(want.from+n-1, 10)+"/"+strconv.FormatInt(info.Size, 10))
 	}
 	if frame, err = st.Recv(r.Context()); err != nil {
