@@ -55,7 +55,7 @@ func TestDescriptorsOfRefusedFrames(t *testing.T) {
 			a.Write(peer.helloFrame()) //nolint:errcheck // the server notices
 			first, next := pipe(t), pipe(t)
 			for i, p := range c.frames {
-				hd := header{version: Version, channel: Control, typ: ctlOpen, stream: 1, length: uint32(len(p)), crc: checksum(p)}
+				hd := openHeader(1, p)
 				var fds []int
 				if i == len(c.frames)-1 {
 					fds = []int{int(first.w.Fd())}
@@ -68,7 +68,7 @@ func TestDescriptorsOfRefusedFrames(t *testing.T) {
 				a.WriteBuffers([][]byte{hd.appendTo(nil), p}, fds) //nolint:errcheck // the server may have hung up
 			}
 			p := (&Open{Method: "take", RequestID: "next", FDs: []int{0}}).appendTo(nil)
-			hd := header{version: Version, channel: Control, typ: ctlOpen, stream: 3, length: uint32(len(p)), crc: checksum(p)}
+			hd := openHeader(3, p)
 			a.WriteBuffers([][]byte{hd.appendTo(nil), p}, []int{int(next.w.Fd())}) //nolint:errcheck // as above
 			first.w.Close()
 			next.w.Close()
@@ -76,17 +76,8 @@ func TestDescriptorsOfRefusedFrames(t *testing.T) {
 			if c.ends {
 				over = (<-conn).Done()
 			}
-			// Whatever is closed is closed before an OPEN that comes later is served: nothing has to be waited for then.
-			served := map[string]bool{}
-			for !served["next"] || name == "good" && !served[""] {
-				select {
-				case <-over:
-					return
-				case id := <-took:
-					served[id] = true
-				case <-time.After(20 * time.Second):
-					t.Fatalf("the next open isn't served, and the connection hasn't ended: %v", served)
-				}
+			if !servedBoth(t, took, over, name == "good") {
+				return
 			}
 			if c.ends {
 				t.Fatal("the connection goes on, and nobody knows whose the descriptors are")
@@ -99,6 +90,28 @@ func TestDescriptorsOfRefusedFrames(t *testing.T) {
 			}
 		})
 	}
+}
+
+func openHeader(stream uint32, p []byte) header {
+	return header{version: Version, channel: Control, typ: ctlOpen, stream: stream, length: uint32(len(p)), crc: checksum(p)}
+}
+
+// servedBoth waits until the next OPEN is served, and with both the first one too, or until the connection is over.
+// Whatever is closed is closed before an OPEN that comes later is served: nothing has to be waited for then.
+func servedBoth(t *testing.T, took <-chan string, over <-chan struct{}, both bool) bool {
+	t.Helper()
+	served := map[string]bool{}
+	for !served["next"] || both && !served[""] {
+		select {
+		case <-over:
+			return false
+		case id := <-took:
+			served[id] = true
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the next open isn't served, and the connection hasn't ended: %v", served)
+		}
+	}
+	return true
 }
 
 func chunks(n int) (all [][]byte) {

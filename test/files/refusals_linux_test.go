@@ -23,7 +23,8 @@ func TestCase38TheRest(t *testing.T) {
 	before := testbed.Output(t, sb, "find / -xdev | sort | md5sum; cat /f")
 	plain := faced{n, sb.ID()}
 	whole := packed(t, tar.Header{Name: "entry"}).Bytes()
-	all := refusedAs()
+	all := refusedForFiles()
+	maps.Copy(all, refusedForWhatIsAsked())
 	for _, code := range slices.Sorted(maps.Keys(all)) {
 		for line := range strings.Lines(all[code]) {
 			method, query, ok := strings.Cut(strings.TrimSpace(line), " ")
@@ -46,8 +47,9 @@ func TestCase38TheRest(t *testing.T) {
 	}
 }
 
-// refusedAs are requests by how they are refused, one a line; &as-app acts as a user without rights.
-func refusedAs() map[api.Code]string {
+// refusedForFiles are requests by how they are refused, one a line, for what files there are; &as-app acts as a user
+// without rights.
+func refusedForFiles() map[api.Code]string {
 	return map[api.Code]string{
 		api.CodeFileNotFound: `
 			GET path=/no&stat=1&digest=1
@@ -102,6 +104,12 @@ func refusedAs() map[api.Code]string {
 			POST path=/d&op=symlink&to=/x
 			POST path=/f&op=rename&to=/d&no_replace=1
 			POST path=/d&op=rename&to=/full&no_replace=1`,
+	}
+}
+
+// refusedForWhatIsAsked are those that can't be done to the file that there is.
+func refusedForWhatIsAsked() map[api.Code]string {
+	return map[api.Code]string{
 		api.CodeIsDirectory: `
 			PUT path=/d/
 			PUT path=/new/
