@@ -176,8 +176,14 @@ func TestCase43CopyBothWays(t *testing.T) {
 		}
 	}
 	// A file where a directory is to be, and the other way: an error that says so, up and down, and nothing is lost.
-	inside("mkdir -p /clash/etc/both /down/etc; echo kept > /clash/etc/both/f; echo x > /down/etc/profile.d")
-	for _, args := range [][]string{{filepath.Join(dir, "etc"), id + ":/clash"}, {id + ":/down/etc", filepath.Join(dir, "one")}} {
+	inside("mkdir -p /clash/etc/both /down/etc /empty/etc /link/etc; echo kept > /clash/etc/both/f; echo x > /down/etc/profile.d; echo x > /empty/etc/empty; ln -s x /link/etc/empty")
+	if err := os.Mkdir(filepath.Join(dir, "one/etc/empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	one := filepath.Join(dir, "one")
+	for _, args := range [][]string{
+		{filepath.Join(dir, "etc"), id + ":/clash"}, {id + ":/down/etc", one}, {id + ":/empty/etc", one}, {id + ":/link/etc", one},
+	} {
 		if _, stderr, code := dsec(t, bed.env, "", append([]string{"sandbox", "cp"}, args...)...); code == 0 || !strings.Contains(stderr, "directory") {
 			t.Errorf("%q: %d %s", args, code, stderr)
 		}
@@ -185,7 +191,9 @@ func TestCase43CopyBothWays(t *testing.T) {
 	if got := inside("cat /clash/etc/both/f"); got != "kept\n" {
 		t.Errorf("what was there is %q", got)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "one/etc/profile.d/z")); err != nil {
-		t.Error(err)
+	for _, name := range []string{"profile.d/z", "empty/."} {
+		if _, err := os.Stat(one + "/etc/" + name); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -247,12 +247,12 @@ func unpackEntry(root *os.Root, h *tar.Header, in io.Reader) error {
 		}
 		return nil
 	case tar.TypeSymlink:
-		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := makeWay(root, name); err != nil {
 			return err
 		}
 		return root.Symlink(h.Linkname, name)
 	case tar.TypeReg:
-		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := makeWay(root, name); err != nil {
 			return err
 		}
 		file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
@@ -263,6 +263,17 @@ func unpackEntry(root *os.Root, h *tar.Header, in io.Reader) error {
 		return errors.Join(err, file.Close())
 	}
 	return api.FieldError(api.CodeNotRegular, "", "", "%s is neither file, directory nor symlink", h.Name)
+}
+
+// makeWay removes what a file or symlink is to replace, which is never a directory, not even an empty one.
+func makeWay(root *os.Root, name string) error {
+	if info, err := root.Lstat(name); err == nil && info.IsDir() {
+		return api.Errorf(api.CodeIsDirectory, "%s is a directory here, and none in the sandbox", name)
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // replaceLocal writes a local file beside its place first.
