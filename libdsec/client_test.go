@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -70,7 +70,7 @@ func TestSandboxLife(t *testing.T) {
 // TestWrongScheme: a server that speaks TLS or not, other than the address says, is told as that; nothing was sent.
 func TestWrongScheme(t *testing.T) {
 	plain, secure := httptest.NewServer(http.NotFoundHandler()), httptest.NewTLSServer(http.NotFoundHandler())
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	defer plain.Close()
 	defer secure.Close()
 	for endpoint, want := range map[string]string{

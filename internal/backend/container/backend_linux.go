@@ -51,6 +51,9 @@ type Config struct {
 	TestHooks bool
 }
 
+// errClosed is why nothing is made any more.
+var errClosed = errors.New("backend is closed")
+
 // Notice is something that happened to a sandbox's aether. Its values are names of events.
 type Notice string
 
@@ -96,7 +99,7 @@ type Backend struct {
 	tasks  *sync.WaitGroup
 	wake   chan struct{} // one pending hint to the filler is enough
 	idle   chan struct{} // closed when the filler has ended
-	unfill context.CancelFunc
+	unfill context.CancelCauseFunc
 	roots  atomic.Uint64 // made ahead so far
 	trash  chan string   // folders to remove; full: the next start removes them
 
@@ -161,7 +164,7 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 		return nil, err
 	}
 	b.goTask(b.watchKeeper)
-	filling, unfill := context.WithCancel(life)
+	filling, unfill := context.WithCancelCause(life)
 	b.unfill = unfill
 	b.goTask(func(context.Context) {
 		defer close(b.idle)
@@ -307,7 +310,7 @@ func (b *Backend) Close(ctx context.Context) error {
 	}
 	b.closed = true
 	b.mu.Unlock()
-	b.unfill()
+	b.unfill(errClosed)
 	<-b.idle
 	b.dropAllReady(ctx)
 	b.mu.Lock()
@@ -322,7 +325,7 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // release ends the background tasks and closes descriptors.
 func (b *Backend) release() error {
-	b.cancel(errors.New("backend is closed"))
+	b.cancel(errClosed)
 	b.mu.Lock()
 	client := b.keeper
 	b.mu.Unlock()

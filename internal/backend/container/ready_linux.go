@@ -224,7 +224,7 @@ func (b *Backend) dropAllReady(ctx context.Context) {
 		b.dropReady(ctx, sh)
 	}
 	for _, id := range unused {
-		b.PutBack(id)
+		b.PutBack(id) //nolint:contextcheck // it is bounded by itself
 	}
 }
 

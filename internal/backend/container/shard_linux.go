@@ -69,7 +69,7 @@ func (b *Backend) place(ctx context.Context, project string, own bool) (*shard, 
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
-		return nil, errors.New("backend is closed")
+		return nil, errClosed
 	}
 	var sh *shard
 	if !own {
