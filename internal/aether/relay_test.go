@@ -214,11 +214,15 @@ func TestRelayLeftInSilence(t *testing.T) {
 			s := must(c.Open(ctx, aether.Open{Method: "watch", Closed: true}))
 			<-began
 			s.Reset(nil)
-			if err := <-saw; !errors.Is(err, aether.ErrReset) {
-				t.Errorf("the server saw %v", err)
-			}
-			if err := <-relayed; !errors.Is(err, aether.ErrReset) {
-				t.Errorf("the relay ended with %v", err)
+			for who, ended := range map[string]<-chan error{"server": saw, "relay": relayed} {
+				select {
+				case err := <-ended:
+					if !errors.Is(err, aether.ErrReset) {
+						t.Errorf("the %s ended with %v", who, err)
+					}
+				case <-ctx.Done():
+					t.Fatalf("the %s isn't told that the client has left", who)
+				}
 			}
 			eventually(t, "all forget the streams", func() bool { return c.Streams()+near.Streams()+far.Streams() == 0 })
 		})

@@ -15,7 +15,7 @@ func oddNames() map[string]string {
 	return map[string]string{
 		"63": strings.Repeat("a", 63), "64": strings.Repeat("a", 64), "65": strings.Repeat("a", 65), "200": strings.Repeat("a", 200),
 		"63-dot": strings.Repeat("a", 62) + ".b", "64-dot": strings.Repeat("a", 32) + "." + strings.Repeat("b", 31), "65-dot": strings.Repeat("a", 32) + "." + strings.Repeat("b", 32),
-		"digit": "1st", "digits": "123", "upper": "Upper", "unicode": "ünïcode", "unicode-low-byte": "šb", "chinese": "项目", "space": "a b", "slash": "a/b", "up": "..", "dot": "a.",
+		"digit": "1st", "digits": "123", "upper": "Upper", "unicode": "ünïcode", "unicode-low-byte": "bšb", "chinese": "项目", "space": "a b", "slash": "a/b", "up": "..", "dot": "a.",
 		"hyphen": "-a", "hyphen-end": "a-", "underscore": "a_b", "newline": "a\nb", "nul": "a\x00b", "percent": "%2e", "query": "a?b", "quote": `a"b`,
 	}
 }
