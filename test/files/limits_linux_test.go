@@ -28,9 +28,7 @@ func TestWatchOwnLimitOfDirectories(t *testing.T) {
 	}
 	overLimit := func(err error) {
 		t.Helper()
-		if e := api.AsError(err); err == nil || e.Code != api.CodeQuota || e.Hint == "" {
-			t.Errorf("%v (hint %q)", err, e.Hint)
-		}
+		wantHint(t, err, api.CodeQuota)
 	}
 	for range 20 { // what was refused holds nothing
 		for _, err := range f.WatchTree(t.Context(), "/large") {
@@ -54,6 +52,16 @@ func TestWatchOwnLimitOfDirectories(t *testing.T) {
 	}
 }
 
+// wantHint demands an error of this code that says what to do.
+func wantHint(t testing.TB, err error, code api.Code) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("it isn't refused with %s", code)
+	} else if e := api.AsError(err); e.Code != code || e.Hint == "" {
+		t.Errorf("%v (hint %q), want %s", err, e.Hint, code)
+	}
+}
+
 // TestWatchShardLimit: sandboxes of a shard share a bound, which is told with a hint, and which goes back when watches end.
 func TestWatchShardLimit(t *testing.T) {
 	n := testbed.Start(t, testbed.Options{})
@@ -74,9 +82,7 @@ func TestWatchShardLimit(t *testing.T) {
 		}
 		return nil
 	}
-	if e := api.AsError(begun()); e.Code != api.CodeTooMany || e.Hint == "" {
-		t.Errorf("one more watch: %v (hint %q)", e, e.Hint)
-	}
+	wantHint(t, begun(), api.CodeTooMany)
 	open[0].cancel()
 	testbed.Until(t, hang, "room for one more watch", func() bool { return begun() == nil })
 }

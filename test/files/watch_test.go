@@ -360,10 +360,7 @@ func TestWatchLimits(t *testing.T) {
 		for _, err = range f.WatchTree(t.Context(), "/w") {
 			break
 		}
-		e := api.AsError(err)
-		if err == nil || e.Code != code || e.Hint == "" {
-			t.Errorf("one more watch: %v (hint %q), want %s", err, e.Hint, code)
-		}
+		wantHint(t, err, code)
 	}
 	refusedWith(sb.Files(), api.CodeTooMany)
 	for _, w := range all {

@@ -32,8 +32,11 @@ func only(names ...string) map[string]bool {
 // refusedAtOnce demands that something of this name was refused for it, and by whom it was asked for.
 func refusedAtOnce(t *testing.T, what, field string, err error) {
 	t.Helper()
-	e := api.AsError(err)
-	if err == nil || e.Code != api.CodeInvalid || !strings.HasPrefix(e.Field, field) || e.Hint == "" {
+	if err == nil {
+		t.Errorf("%s isn't refused", what)
+		return
+	}
+	if e := api.AsError(err); e.Code != api.CodeInvalid || !strings.HasPrefix(e.Field, field) || e.Hint == "" {
 		t.Errorf("%s: %v (field %q, hint %q)", what, err, e.Field, e.Hint)
 	}
 }

@@ -18,7 +18,9 @@ func TestWatchesAreCounted(t *testing.T) {
 	w := watches{boxes: make(map[Place]int)}
 	refused := func(err error, code api.Code) {
 		t.Helper()
-		if e := api.AsError(err); err == nil || e.Code != code || e.Hint == "" {
+		if err == nil {
+			t.Errorf("it isn't refused with %s", code)
+		} else if e := api.AsError(err); e.Code != code || e.Hint == "" {
 			t.Errorf("%v (hint %q), want %s", err, e.Hint, code)
 		}
 	}
