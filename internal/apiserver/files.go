@@ -25,11 +25,12 @@ func fileParams() []string {
 
 // fileCall is a request about a file, as its query says it.
 type fileCall struct {
-	s   *Server
-	c   *call
-	id  string
-	q   params
-	req api.FileRequest
+	s    *Server
+	c    *call
+	id   string
+	q    params
+	req  api.FileRequest
+	bare bool // HEAD of content
 }
 
 func (s *Server) fileCall(c *call, r *http.Request) (*fileCall, error) {
@@ -91,24 +92,6 @@ func (f *fileCall) open(ctx context.Context, method string, closed bool) (*aethe
 	return f.s.open(ctx, f.c, aether.Open{Method: method, Sandbox: f.id, Body: body, Closed: closed})
 }
 
-// looked answers HEAD: of a regular file with what a GET of it would say, its size above all.
-func (f *fileCall) looked(r *http.Request) error {
-	answer, err := f.asked(r, api.FileStat)
-	if err != nil {
-		return err
-	}
-	var info api.FileInfo
-	if err := json.Unmarshal(answer, &info); err != nil {
-		return err
-	}
-	if info.Type != api.FileRegular {
-		return f.c.raw(http.StatusOK, answer)
-	}
-	f.describe(info)
-	f.c.WriteHeader(http.StatusOK)
-	return nil
-}
-
 // describe sets what an answer with a file's whole content says of it.
 func (f *fileCall) describe(info api.FileInfo) {
 	f.head("application/octet-stream")
@@ -120,23 +103,25 @@ func (f *fileCall) describe(info api.FileInfo) {
 	}
 }
 
-// operate does what has no content and answers with the file as it is then.
+// operate does what has no content and answers with the file as it is then; HEAD of a regular file with what a GET of its
+// content would say, its size above all.
 func (f *fileCall) operate(r *http.Request, op string) error {
-	answer, err := f.asked(r, op)
-	if err != nil {
-		return err
-	}
-	return f.c.raw(http.StatusOK, answer)
-}
-
-// asked does what has no content; the answer is a file document.
-func (f *fileCall) asked(r *http.Request, op string) ([]byte, error) {
 	f.req.Op = op
 	body, err := json.Marshal(f.req)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return f.s.unary(r.Context(), f.c, aether.Open{Method: "file.op", Sandbox: f.id, Body: body, Closed: true})
+	answer, err := f.s.unary(r.Context(), f.c, aether.Open{Method: "file.op", Sandbox: f.id, Body: body, Closed: true})
+	if err != nil {
+		return err
+	}
+	var info api.FileInfo
+	if f.bare && json.Unmarshal(answer, &info) == nil && info.Type == api.FileRegular {
+		f.describe(info)
+		f.c.WriteHeader(http.StatusOK)
+		return nil
+	}
+	return f.c.raw(http.StatusOK, answer)
 }
 
 // getFile reads, lists, packs, watches, or looks at a file.
@@ -152,10 +137,9 @@ func (s *Server) getFile(c *call, r *http.Request) error {
 		}
 	}
 	switch {
-	case stat:
+	case stat || r.Method == http.MethodHead:
+		f.bare = !stat
 		return f.operate(r, api.FileStat)
-	case r.Method == http.MethodHead:
-		return f.looked(r)
 	case watch:
 		return f.watch(r)
 	case list:
