@@ -18,6 +18,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/iam"
 )
@@ -75,7 +76,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return c, fmt.Errorf("listen address %q: %w", c.Listen, err)
+		return c, api.FieldError(api.CodeInvalid, "--listen", "write HOST:PORT, such as "+DefaultListen, "%q is no address to listen on: %v", c.Listen, err)
 	}
 	return c, nil
 }

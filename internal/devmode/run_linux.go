@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/apiserver"
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
@@ -99,7 +100,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w; if another program has the address, maybe another DSec, choose one with --listen", err)
+		return nil, api.FieldError(api.CodeConflict, "--listen", "where another program has the address, maybe another DSec, choose one with --listen HOST:PORT", "%v", err)
 	}
 	return ln, nil
 }
