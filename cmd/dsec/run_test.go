@@ -281,6 +281,12 @@ func TestConfigCommands(t *testing.T) {
 	if out, code := do("sandbox", "ls"); code != 125 || !strings.Contains(out, "dsec: no DSec server answers at http://127.0.0.1:1") {
 		t.Errorf("sandbox ls = %q, %d", out, code)
 	}
+	if out, code := do("config", "env"); code != 0 || out != "export DSEC_ENDPOINT='http://127.0.0.1:1'\nexport DSEC_TOKEN='secret'\n" {
+		t.Errorf("config env = %q, %d", out, code)
+	}
+	if out, _ := do("--endpoint", "http://127.0.0.1:2", "--token", "it's", "config", "env"); !strings.HasSuffix(out, `DSEC_TOKEN='it'\''s'`+"\n") {
+		t.Errorf("config env of a token with a quote = %q", out)
+	}
 	if out, _ := do("--endpoint", "http://127.0.0.1:2", "--token", "t", "sandbox", "ls"); !strings.HasSuffix(out, "the address comes from: --endpoint\n") {
 		t.Errorf("of another address = %q", out)
 	}

@@ -3,6 +3,7 @@ package configcmd
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,12 +18,12 @@ func (a app) command() *cobra.Command {
 		Short: "Show and choose the server that commands talk to",
 		Long: "A context is a server's address and a token. Settings come from, in this order: --endpoint and --token;\n" +
 			"DSEC_ENDPOINT and DSEC_TOKEN; the file that DSEC_CONTEXT names; the current context.",
-		Example: "  dsec config show\n  dsec config contexts\n  dsec config use ./data/context.json\n" +
+		Example: "  dsec config show\n  eval \"$(dsec config env)\"\n  dsec config contexts\n  dsec config use ./data/context.json\n" +
 			"  dsec config create lab --endpoint http://10.0.0.7:7080 --token-stdin --use < token",
 		Args: cli.Subcommand,
 		RunE: cli.Group,
 	}
-	cmd.AddCommand(a.configShowCommand(), a.contextsCommand(), a.useCommand(), a.createCommand(), a.removeCommand())
+	cmd.AddCommand(a.configShowCommand(), a.envCommand(), a.contextsCommand(), a.useCommand(), a.createCommand(), a.removeCommand())
 	return cmd
 }
 
@@ -67,6 +68,33 @@ func (a app) configShowCommand() *cobra.Command {
 	cli.OutputFlag(cmd, &format)
 	return cmd
 }
+
+// envCommand prints the settings in force for a shell: for curl, and for programs that aren't dsec.
+func (a app) envCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "env",
+		Short: "Print the settings in force as shell variables, the token included",
+		Long: "Prints DSEC_ENDPOINT and DSEC_TOKEN as a shell takes them, for curl and for other programs. The token is a secret:\n" +
+			"whoever has it may do what it allows.",
+		Example: "  eval \"$(dsec config env)\"\n" +
+			"  curl -H \"Authorization: Bearer $DSEC_TOKEN\" $DSEC_ENDPOINT/v1/sandboxes",
+		Args: cli.Exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			s, err := a.Settings()
+			if err != nil {
+				return err
+			}
+			text := "export " + libdsec.EnvEndpoint + "=" + quoted(s.Endpoint) + "\n"
+			if s.Token != "" {
+				text += "export " + libdsec.EnvToken + "=" + quoted(s.Token) + "\n"
+			}
+			return a.Write([]byte(text))
+		},
+	}
+}
+
+// quoted is a word that a shell takes as it is.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // shownContext is a context in a listing.
 type shownContext struct {
