@@ -133,8 +133,11 @@ func (c *call) end(r *http.Request) {
 	c.server.metrics.Observe(c.route, c.status, took)
 	c.record(r)
 	level := slog.LevelInfo
-	if c.status >= http.StatusInternalServerError {
+	switch {
+	case c.status >= http.StatusInternalServerError:
 		level = slog.LevelWarn
+	case c.route == "GET /healthz", c.route == "GET /readyz", c.route == "GET /metrics":
+		level = slog.LevelDebug // asked by machines, all the time
 	}
 	if !c.server.log.Enabled(r.Context(), level) {
 		return
