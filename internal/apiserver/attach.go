@@ -50,7 +50,7 @@ func (s *Server) attach(c *call, r *http.Request) error {
 	}
 	t := translator{stdout: m.StdoutOffset, stderr: m.StderrOffset}
 	if live {
-		return s.serveWebSocket(c, r, &session{c: c, id: id, pid: pid, st: st, t: t}, f) //nolint:contextcheck // see there
+		return s.serveWebSocket(c, r, &session{c: c, id: id, pid: pid, st: st, t: t, valid: r.Context()}, f) //nolint:contextcheck // see there
 	}
 	return c.streamLines(r.Context(), st, f, t)
 }
@@ -75,6 +75,7 @@ type session struct {
 	id, pid string
 	st      *aether.Stream
 	t       translator
+	valid   context.Context //nolint:containedctx // it ends with the token
 	ws      *websocket.Conn
 	input   *inputStream // the receiving goroutine's; nil until the client sends input
 }
@@ -91,6 +92,15 @@ func (s *Server) serveWebSocket(c *call, r *http.Request, v *session, f aether.F
 	ws.SetReadLimit(maxInputMessage)
 	// The HTTP server gives up a connection that is taken from it, so the session lives as long as its peer and this server.
 	ctx, cancel := context.WithCancelCause(s.lifetime())
+	// A token that isn't valid any more ends it, too. The client is told why, if it listens.
+	defer context.AfterFunc(v.valid, func() {
+		if why := over(v.valid); why != nil { //nolint:contextcheck // it is the request that ctx outlives
+			told, done := context.WithTimeout(ctx, farewellTime)
+			_ = ws.Write(told, websocket.MessageText, c.errorEvent(nil, why))
+			done()
+			cancel(why)
+		}
+	})()
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
@@ -177,6 +187,9 @@ func (v *session) receive(ctx context.Context, s *Server) error {
 			return err
 		}
 		msg, err := s.decoders.input.Decode(data)
+		if err == nil {
+			err = over(v.valid) //nolint:contextcheck // as in serveWebSocket
+		}
 		if err == nil {
 			err = v.carryOut(ctx, s, &msg)
 		}
