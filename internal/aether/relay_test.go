@@ -192,7 +192,6 @@ func TestRelayCancelled(t *testing.T) {
 // TestRelayLeftInSilence: a client that has said all leaves a server that says nothing, and the server is told.
 func TestRelayLeftInSilence(t *testing.T) {
 	t.Parallel()
-	ctx := deadline(t)
 	for name, relay := range map[string]func(context.Context, *aether.Stream, *aether.Stream) error{
 		"Relay": aether.Relay,
 		"RelayTo": func(ctx context.Context, a, b *aether.Stream) error {
@@ -200,6 +199,7 @@ func TestRelayLeftInSilence(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			ctx := deadline(t)
 			near, far := dial(t, ends{})
 			began, saw := make(chan struct{}), make(chan error, 1)
 			serve(t, far, func(_ context.Context, s *aether.Stream) {
@@ -221,6 +221,7 @@ func TestRelayLeftInSilence(t *testing.T) {
 						t.Errorf("the %s ended with %v", who, err)
 					}
 				case <-ctx.Done():
+					near.Close() // which ends what still waits
 					t.Fatalf("the %s isn't told that the client has left", who)
 				}
 			}
