@@ -250,6 +250,31 @@ func TestClosedPipesMakeNoNoise(t *testing.T) {
 	}
 }
 
+// TestCompletionInABareBash: the script completes in a bash that has nothing but itself, also words with a colon.
+func TestCompletionInABareBash(t *testing.T) {
+	f := newFake(t)
+	f.list = []api.Sandbox{{ID: "s1", State: api.StateRunning, Spec: api.Spec{Image: "busybox"}}}
+	dir := t.TempDir()
+	script, _, code := f.dsec("", "completion", "bash")
+	self := program(t, nil)
+	wrapper := "#!/bin/sh\nexec env " + strings.Join(self.Env, " ") + " " + self.Path + " \"$@\"\n"
+	err := errors.Join(os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o600), os.WriteFile(filepath.Join(dir, "dsec"), []byte(wrapper), 0o700))
+	if err != nil || code != 0 {
+		t.Fatalf("%v, %d", err, code)
+	}
+	for line, want := range map[string]string{
+		"dsec sandbox exec ":      "s1",
+		"dsec sandbox cp s":       "s1:",
+		"dsec --endpoint=a:1 ver": "version",
+	} {
+		bash := exec.CommandContext(t.Context(), "bash", "--norc", "-c", `compopt() { :; }; source "$0"/script; COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=(wrong) COMP_CWORD=0; __start_dsec; printf %s "${COMPREPLY[*]}"`, dir, line)
+		bash.Env = append(f.env(), "PATH="+dir+":"+os.Getenv("PATH"))
+		if out, err := bash.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%q: %q, %v, want %q", line, out, err, want)
+		}
+	}
+}
+
 // TestCompletionNeverHangs: not by a server that takes a connection and says nothing, nor by odd settings.
 func TestCompletionNeverHangs(t *testing.T) {
 	var lc net.ListenConfig

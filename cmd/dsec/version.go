@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -26,6 +27,25 @@ func versionCommand(a *cli.App) *cobra.Command {
 	}
 }
 
+// bareBash lets the script work where the package bash-completion isn't there: the words of the line are then found by
+// its spaces, since bash's own also end at : and =.
+const bareBash = `
+__dsec_init_completion()
+{
+    COMPREPLY=()
+    if declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
+        _get_comp_words_by_ref "$@" cur prev words cword
+        return
+    fi
+    local line="${COMP_LINE:0:COMP_POINT}"
+    read -ra words <<<"$line"
+    [[ $line != *[[:space:]] ]] || words+=("")
+    cword=$((${#words[@]} - 1))
+    cur=${words[cword]}
+    prev=${words[cword - 1]}
+}
+`
+
 func completionCommand(a *cli.App) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
 	return &cobra.Command{
@@ -40,7 +60,7 @@ func completionCommand(a *cli.App) *cobra.Command {
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				return root.GenBashCompletionV2(a.Stdout, true)
+				return errors.Join(root.GenBashCompletionV2(a.Stdout, true), a.Write([]byte(bareBash)))
 			case "zsh":
 				return root.GenZshCompletion(a.Stdout)
 			case "fish":
