@@ -192,33 +192,52 @@ func (a *Authority) follow() {
 	}
 }
 
+// commitFor writes what a principal has asked for, unless its token was revoked, has expired or has other grants than when
+// it was admitted: a body may come slowly, and others may end the token at any moment.
+func (a *Authority) commitFor(ctx context.Context, p Principal, t state.Txn) (revision int64, err error) {
+	if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
+		return 0, why // it was ended by us; that a client has left is no reason
+	}
+	if p.token.expired(time.Now()) {
+		return 0, errExpired()
+	}
+	if !p.token.rec.Bootstrap {
+		t.If = append(t.If, state.Condition{Key: tokenKeys + p.Token, Revision: p.token.revision})
+	}
+	revision, err = a.commit(ctx, t)
+	if why, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok && errors.Is(err, state.ErrConflict) {
+		err = why
+	}
+	return revision, err
+}
+
 // commit writes, and returns when the view has it.
-func (a *Authority) commit(ctx context.Context, t state.Txn) error {
+func (a *Authority) commit(ctx context.Context, t state.Txn) (revision int64, err error) {
 	// A client that leaves must not keep the others from what was decided.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*followTime)
 	defer cancel()
-	revision, err := a.store.Commit(ctx, t)
+	revision, err = a.store.Commit(ctx, t)
 	if errors.Is(err, state.ErrConflict) {
-		return err
+		return 0, err
 	}
 	if err != nil {
 		e := unavailable(err)
 		e.Hint, e.RetryMS = "it isn't known whether it was done", 0
-		return e
+		return 0, e
 	}
 	for {
 		a.mu.RLock()
 		reached, moved := a.revision >= revision, a.moved
 		a.mu.RUnlock()
 		if reached {
-			return nil
+			return revision, nil
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
 			e := unavailable(errors.New("what was written doesn't come back"))
 			e.Hint = "it was written, but isn't in force yet; repeat the request"
-			return e
+			return 0, e
 		}
 	}
 }
@@ -239,8 +258,11 @@ func (a *Authority) tidy() {
 	}
 }
 
-// batch bounds a transaction of ours.
-const batch = state.MaxTxn / 2
+// A transaction of ours has so many writes at most, and about so many bytes: etcd takes 1.5 MB.
+const (
+	batch      = state.MaxTxn / 2
+	batchBytes = 512 << 10
+)
 
 // writeUses writes down when tokens were last used, as far as that has changed.
 func (a *Authority) writeUses(ctx context.Context) error {

@@ -51,23 +51,27 @@ func (a *Authority) CreateProject(ctx context.Context, p Principal, spec api.Pro
 		cond.Revision = old.revision
 	}
 	rec := projectRecord{Project: api.Project{Name: spec.Name, CreatedAt: now(), CreatedBy: p.Token}}
-	err := a.putProject(ctx, rec, cond)
+	value, err := json.Marshal(rec)
+	if err != nil {
+		return api.Project{}, fmt.Errorf("encode project: %w", err)
+	}
+	_, err = a.commitFor(ctx, p, state.Txn{If: []state.Condition{cond}, Put: []state.Entry{{Key: cond.Key, Value: value}}})
 	if errors.Is(err, state.ErrConflict) {
-		return api.Project{}, exists
+		if err = busy("this token"); a.taken(spec.Name) {
+			err = exists
+		}
 	}
 	return rec.Project, err
 }
 
+// taken tells whether there is a project of a name.
+func (a *Authority) taken(name string) bool {
+	pr, _ := a.findProject(name)
+	return pr != nil && pr.rec.State != projectDeleted
+}
+
 // now is a time as records have it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-func (a *Authority) putProject(ctx context.Context, rec projectRecord, cond state.Condition) error {
-	value, err := json.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("encode project: %w", err)
-	}
-	return a.commit(ctx, state.Txn{If: []state.Condition{cond}, Put: []state.Entry{{Key: cond.Key, Value: value}}})
-}
 
 // findProject gives a project of the view, deleted ones too, and how many there are.
 func (a *Authority) findProject(name string) (*project, int) {
@@ -136,31 +140,46 @@ func (a *Authority) DeleteProject(ctx context.Context, p Principal, name string,
 	case p.Project == name: // it would wait for its own end
 		return none, api.FieldError(api.CodeConflict, "project", "act in another one: leave out "+api.HeaderProject, "a project can't be deleted from within")
 	}
-	if err := mustBeEmpty(ctx, name, living); err != nil {
-		return none, err
-	}
-	if err := a.markProject(ctx, name, projectDeleting); err != nil {
-		return none, err
-	}
-	// What was let in before may still make a sandbox: it's waited for, then they are counted again.
 	pr, _ := a.findProject(name)
 	if pr == nil {
 		return none, noProject(name)
 	}
+	if err := mustBeEmpty(ctx, name, living); err != nil {
+		// A deletion that a crash has ended halfway would keep everybody from stopping them.
+		return none, errors.Join(err, a.revive(ctx, p, name, pr.revision))
+	}
+	mine, err := a.markProject(ctx, p, name, projectDeleting, 0)
+	if err != nil {
+		return none, err
+	}
+	// What was let in before may still make a sandbox: it's waited for, then they are counted again.
 	limited, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	err := pr.leases.drained(limited)
-	if err == nil {
+	if err = pr.leases.drained(limited); err == nil {
 		err = mustBeEmpty(ctx, name, living)
 	}
 	if err != nil {
-		return none, errors.Join(err, a.markProject(context.WithoutCancel(ctx), name, projectLives))
+		return none, errors.Join(err, a.revive(ctx, p, name, mine))
 	}
-	n, err := a.dropTokens(ctx, name)
+	n, err := a.dropTokens(ctx, name, mine)
 	if err == nil {
-		err = a.markProject(ctx, name, projectDeleted)
+		_, err = a.markProject(ctx, p, name, projectDeleted, mine)
 	}
 	return api.ProjectDeleted{Name: name, RevokedTokens: n}, err
+}
+
+// revive ends a deletion that was begun at a revision, if there is one. Who has begun another since decides what becomes of
+// the project.
+func (a *Authority) revive(ctx context.Context, p Principal, name string, begun int64) error {
+	pr, _ := a.findProject(name)
+	if pr == nil || pr.revision != begun || pr.rec.State != projectDeleting {
+		return nil
+	}
+	_, err := a.markProject(ctx, p, name, projectLives, begun)
+	if api.IsCode(err, api.CodeConflict) {
+		return nil
+	}
+	return err
 }
 
 func mustBeEmpty(ctx context.Context, name string, living func(context.Context) (int, error)) error {
@@ -171,22 +190,36 @@ func mustBeEmpty(ctx context.Context, name string, living func(context.Context) 
 	return err
 }
 
-// markProject changes how far a project's life is.
-func (a *Authority) markProject(ctx context.Context, name string, s projectState) error {
+// markProject changes how far a project's life is, and tells the revision of that. What begins with at, 0 being any
+// revision, goes on only while nobody else has changed the project.
+func (a *Authority) markProject(ctx context.Context, p Principal, name string, s projectState, at int64) (revision int64, err error) {
 	pr, _ := a.findProject(name)
-	if pr == nil || pr.rec.State == projectDeleted {
-		return noProject(name)
+	switch {
+	case pr == nil || pr.rec.State == projectDeleted:
+		return 0, noProject(name)
+	case at != 0 && pr.revision != at:
+		return 0, busy("project " + name)
 	}
 	rec := pr.rec
 	rec.State = s
 	if s == projectDeleted {
 		rec.DeletedAt = now()
 	}
-	err := a.putProject(ctx, rec, state.Condition{Key: projectKeys + name, Revision: pr.revision})
-	if errors.Is(err, state.ErrConflict) {
-		return busy("project " + name)
+	value, err := json.Marshal(rec)
+	if err != nil {
+		return 0, fmt.Errorf("encode project: %w", err)
 	}
-	return err
+	key := projectKeys + name
+	t := state.Txn{If: []state.Condition{{Key: key, Revision: pr.revision}}, Put: []state.Entry{{Key: key, Value: value}}}
+	if s == projectDeleting {
+		revision, err = a.commitFor(ctx, p, t)
+	} else {
+		revision, err = a.commit(ctx, t) // what was begun is ended, also if the token was one of the project's
+	}
+	if errors.Is(err, state.ErrConflict) {
+		err = busy("project " + name)
+	}
+	return revision, err
 }
 
 // busy is the answer to who lost a race.
@@ -197,13 +230,13 @@ func busy(what string) *api.Error {
 }
 
 // dropTokens revokes the tokens of a project, and takes the grants on it from the tokens of others. It tells how many
-// were revoked.
-func (a *Authority) dropTokens(ctx context.Context, name string) (int, error) {
-	var t state.Txn
-	revoked := 0
+// were revoked. The project must be as it was at a revision.
+func (a *Authority) dropTokens(ctx context.Context, name string, at int64) (int, error) {
+	begin := func() state.Txn { return state.Txn{If: []state.Condition{{Key: projectKeys + name, Revision: at}}} }
+	t, revoked, size := begin(), 0, 0
 	flush := func() error {
-		err := a.commit(ctx, t)
-		t = state.Txn{}
+		_, err := a.commit(ctx, t)
+		t, size = begin(), 0
 		if errors.Is(err, state.ErrConflict) {
 			return busy("a token of project " + name)
 		}
@@ -225,8 +258,9 @@ func (a *Authority) dropTokens(ctx context.Context, name string) (int, error) {
 			key := tokenKeys + rec.ID
 			t.If = append(t.If, state.Condition{Key: key, Revision: tok.revision})
 			t.Put = append(t.Put, state.Entry{Key: key, Value: value})
+			size += len(value)
 		}
-		if len(t.Put)+len(t.Delete) >= batch {
+		if len(t.Put)+len(t.Delete) >= batch || size >= batchBytes {
 			if err := flush(); err != nil {
 				return 0, err
 			}

@@ -18,7 +18,9 @@ import (
 )
 
 const (
-	maxTokens   = 10_000 // of all projects together
+	maxTokens   = 10_000        // of all projects together
+	maxOfOne    = maxTokens / 2 // of a project that isn't the default one, so that a tenant leaves room for others
+	maxRecord   = 8 << 10       // bytes; all tokens together must fit the store and memory
 	maxGrants   = 100
 	maxLabel    = 100               // characters
 	longestLife = 10 * 365 * 86_400 // seconds
@@ -60,9 +62,12 @@ func (a *Authority) CreateToken(ctx context.Context, p Principal, spec api.Token
 	if err != nil {
 		return api.NewToken{}, fmt.Errorf("encode token: %w", err)
 	}
-	err = a.commit(ctx, state.Txn{If: append(conds, state.Condition{Key: key}), Put: []state.Entry{{Key: key, Value: value}}})
+	if len(value) > maxRecord {
+		return api.NewToken{}, api.FieldError(api.CodeTooLarge, "grants", "make more than one token", "the grants take %d bytes, and a token at most %d", len(value), maxRecord)
+	}
+	_, err = a.commitFor(ctx, p, state.Txn{If: append(conds, state.Condition{Key: key}), Put: []state.Entry{{Key: key, Value: value}}})
 	if errors.Is(err, state.ErrConflict) {
-		err = busy("a project")
+		err = busy("a project or this token")
 	}
 	if err != nil {
 		return api.NewToken{}, err
@@ -104,6 +109,9 @@ func (a *Authority) grants(p Principal, spec api.TokenSpec) ([]api.Grant, error)
 			return nil, api.FieldError(api.CodeForbidden, cmp.Or(field, "role"), "a token can be given only what the one that makes it has",
 				"this token doesn't have %s in project %q", textOf(want&^have), clip(g.Project))
 		}
+		if len(g.Scopes) > 0 {
+			grants[i].Scopes = SetOf(g.Scopes...).Scopes() // each once
+		}
 	}
 	return grants, nil
 }
@@ -140,6 +148,9 @@ func (a *Authority) projectsLive(grants []api.Grant, home string) ([]state.Condi
 	if len(a.byID) >= maxTokens {
 		return nil, api.FieldError(api.CodeQuota, "", "revoke some", "there are %d tokens, as many as there can be", len(a.byID))
 	}
+	if n := a.tokensLocked(home); n >= maxOfOne && home != api.DefaultProject {
+		return nil, api.FieldError(api.CodeQuota, "", "revoke some", "project %q has %d tokens, as many as one can have", home, n)
+	}
 	var conds []state.Condition
 	for _, name := range slices.Compact(names) {
 		pr := a.projects[name]
@@ -154,6 +165,17 @@ func (a *Authority) projectsLive(grants []api.Grant, home string) ([]state.Condi
 		}
 	}
 	return conds, nil
+}
+
+// tokensLocked counts the tokens of a project.
+func (a *Authority) tokensLocked(project string) int {
+	n := 0
+	for _, t := range a.byID {
+		if t.rec.Project == project {
+			n++
+		}
+	}
+	return n
 }
 
 // TokenQuery chooses tokens.
@@ -235,7 +257,11 @@ func (a *Authority) RevokeToken(ctx context.Context, p Principal, id string) (ap
 	if !p.mayRevoke(t) {
 		return api.Token{}, api.FieldError(api.CodeForbidden, "id", "", "token %s may do what this token may not", t.rec.ID)
 	}
-	if err := a.commit(ctx, state.Txn{Delete: []string{tokenKeys + t.rec.ID, usedKeys + t.rec.ID}}); err != nil {
+	_, err = a.commitFor(ctx, p, state.Txn{Delete: []string{tokenKeys + t.rec.ID, usedKeys + t.rec.ID}})
+	if errors.Is(err, state.ErrConflict) {
+		err = busy("this token")
+	}
+	if err != nil {
 		return api.Token{}, err
 	}
 	return t.public(time.Now()), nil
