@@ -58,6 +58,7 @@ func refusedForFiles() map[api.Code]string {
 			POST path=/no&op=chown&uid=1
 			POST path=/no/l&op=symlink&to=/x
 			POST path=/no/no&op=rename&to=/y
+			POST path=/no&op=rename&to=/f
 			POST path=/d&op=rename&to=/no/y
 			DELETE path=/no/no
 			DELETE path=/no/no&recursive=1`,

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dsec-io/dsec/api"
 )
 
@@ -86,4 +88,15 @@ func TestOutboxTellsOfWhatItLost(t *testing.T) {
 	o.lose()
 	o.last([]byte("gone\n"))
 	taken(strings.Repeat(line, maxOutbox/1024)+over+"gone\n", true)
+}
+
+// TestOverflowOfTheKernelIsTold: what the kernel has dropped is told like what didn't fit here.
+func TestOverflowOfTheKernelIsTold(t *testing.T) {
+	w := &watcher{v: &visitor{}, out: outbox{wake: make(chan struct{}, 1)}}
+	if err := w.handle(&notice{wd: -1, mask: unix.IN_Q_OVERFLOW}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := w.out.take(nil); string(got) != `{"type":"overflow"}`+"\n" {
+		t.Errorf("%q is told", got)
+	}
 }
