@@ -28,7 +28,7 @@ func TestRealListsAndStops(t *testing.T) {
 		"sb ls -q -o json":               "none of the others can be",
 		"sb ls --state odd":              `no state "odd"`,
 		"sb stop":                        "name sandboxes, or say --label or --all",
-		"sb stop --all " + a:             "name sandboxes, or say --label or --all",
+		"sb stop --all " + a:             "names, --label and --all don't go together",
 		"sb stop -l team":                "isn't KEY=VALUE",
 		"sb logs " + a:                   "no start process",
 		"sb logs --tail -1 " + a:         "-1 is negative",
@@ -50,8 +50,14 @@ func TestRealListsAndStops(t *testing.T) {
 	if got := bed.ok("", "sb", "ls", "-q"); got != "" {
 		t.Errorf("%q live on", got)
 	}
-	if got := bed.ok("", "sb", "ls", "-q", "--state", "stopped"); strings.Count(got, "\n") != 4 {
-		t.Errorf("stopped: %q, want four", got)
+	// What run leaves is named, and nowhere in the command's output.
+	out, stderr, code = dsec(t, bed.env, "", "run", "--keep", "busybox", "echo", "hi")
+	if kept := strings.TrimSpace(bed.ok("", "sb", "ls", "-q")); out != "hi\n" || code != 0 || kept == "" || !strings.Contains(stderr, "sandbox "+kept+" goes on") {
+		t.Errorf("run --keep = %q, %q, %d; %q lives", out, stderr, code, kept)
+	}
+	bed.ok("", "sb", "stop", "--all")
+	if got := bed.ok("", "sb", "ls", "-q", "--state", "stopped"); strings.Count(got, "\n") != 5 {
+		t.Errorf("stopped: %q, want five", got)
 	}
 }
 

@@ -3,12 +3,14 @@ package sandboxcmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/cmd/dsec/cli"
+	"github.com/dsec-io/dsec/cmd/dsec/show"
 	"github.com/dsec-io/dsec/libdsec"
 )
 
@@ -49,7 +51,7 @@ func (a app) runCommand() *cobra.Command {
 	spec.add(cmd)
 	ex.add(cmd)
 	addKey(cmd, &key)
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running, and say its id on stderr")
 	cmd.Flags().BoolVar(&rm, "rm", true, "stop the sandbox at the end; --rm=false is --keep")
 	return cmd
 }
@@ -73,6 +75,8 @@ func (a app) runInNew(ctx context.Context, c *libdsec.Client, spec api.Spec, pla
 	}
 	defer func() {
 		if plan.keep || errors.Is(err, cli.ErrDetached) {
+			// Its id is said nowhere else.
+			fmt.Fprintf(a.Stderr, "sandbox %s goes on; dsec sandbox stop %[1]s ends it\n", show.Line(sb.ID()))
 			return
 		}
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)

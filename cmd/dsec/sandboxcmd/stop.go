@@ -32,10 +32,13 @@ func (a app) stopCommand() *cobra.Command {
 					ways++
 				}
 			}
-			if ways != 1 {
+			switch ways {
+			case 1:
+				return nil
+			case 0:
 				return cli.UsageError(cmd, errors.New("name sandboxes, or say --label or --all"))
 			}
-			return nil
+			return cli.UsageError(cmd, errors.New("names, --label and --all don't go together"))
 		},
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
