@@ -289,6 +289,9 @@ func replaceLocal(name string, mode fs.FileMode, r io.Reader) error {
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), ".dsec-*")
 	if err != nil {
+		if at, ok := errors.AsType[*fs.PathError](err); ok {
+			at.Path = name // and not the unfinished file's, which nobody has asked for
+		}
 		return localError(err)
 	}
 	_, err = io.Copy(file, r)
