@@ -75,7 +75,10 @@ func TestInterruptedDeletion(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.DeleteProject(t.Context(), b.root(""), "a", func(context.Context) (int, error) { return 1, nil })
+	b.token("", api.TokenSpec{}) // and the view has it
+	_, err := b.Admit(t.Context(), tok.Secret, "")
+	wantCode(t, err, api.CodeConflict)
+	_, err = b.DeleteProject(t.Context(), b.root(""), "a", func(context.Context) (int, error) { return 1, nil })
 	wantCode(t, err, api.CodeConflict)
 	b.admit(tok.Secret, "").Done()
 	if done, err := b.DeleteProject(t.Context(), b.root(""), "a", none); err != nil || done.RevokedTokens != 1 {

@@ -9,6 +9,7 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,7 +73,8 @@ type Log struct {
 // tail is what waits to be written.
 type tail struct {
 	lines []byte
-	lost  int64
+	told  int64 // what the lines say was lost before
+	lost  int64 // what no line says yet
 }
 
 // file is the file that is written to.
@@ -168,7 +170,7 @@ func (l *Log) Add(k Kind, rec api.AuditRecord) {
 	l.seq++
 	rec.Seq = l.seq
 	rec.Suppressed += t.lost
-	t.lost = 0
+	t.told, t.lost = t.told+rec.Suppressed, 0
 	t.lines = appendRecord(t.lines, &rec)
 	signal(l.wake)
 	if len(t.lines) > maxWaiting/4 {
@@ -215,8 +217,8 @@ func (l *Log) Flush() error {
 	var errs error
 	for k := range kinds {
 		l.mu.Lock()
-		lines := l.tail[k].lines
-		l.tail[k].lines = nil
+		lines, told := l.tail[k].lines, l.tail[k].told
+		l.tail[k].lines, l.tail[k].told = nil, 0
 		l.mu.Unlock()
 		if len(lines) == 0 {
 			continue
@@ -224,7 +226,7 @@ func (l *Log) Flush() error {
 		if err := l.append(k, lines); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("write audit log: %w", err))
 			l.mu.Lock()
-			l.tail[k].lost += int64(strings.Count(string(lines), "\n"))
+			l.tail[k].lost += int64(bytes.Count(lines, []byte{'\n'})) + told
 			l.mu.Unlock()
 		}
 	}
@@ -243,7 +245,7 @@ func (l *Log) append(k Kind, lines []byte) error {
 	}
 	if f.f == nil {
 		name := fmt.Sprintf("%s%012d%s", k.prefix(), f.next, suffix)
-		opened, err := os.OpenFile(filepath.Join(l.cfg.Dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+		opened, err := os.OpenFile(filepath.Join(l.cfg.Dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, fileMode)
 		if err != nil {
 			return err
 		}
@@ -253,12 +255,16 @@ func (l *Log) append(k Kind, lines []byte) error {
 			return err
 		}
 	}
-	n, err := f.f.Write(lines)
-	f.size += int64(n)
-	if err != nil {
-		// The rest of a line must not run into the next one.
-		return errors.Join(err, f.f.Close(), func() error { f.f = nil; return nil }())
+	if _, err := f.f.Write(lines); err != nil {
+		// The rest of a line must not run into the next one. Another file would push out an old one, for nothing.
+		cut := f.f.Truncate(f.size)
+		if cut != nil {
+			cut = errors.Join(cut, f.f.Close())
+			f.f = nil
+		}
+		return errors.Join(err, cut)
 	}
+	f.size += int64(len(lines))
 	return nil
 }
 
