@@ -281,7 +281,7 @@ func TestWatchEnds(t *testing.T) {
 	t.Run("sandbox-stops", func(t *testing.T) {
 		sb := n.Create(t, api.Spec{})
 		w, _ := begin(t, sb.Files(), "/", false)
-		shm, _ := begin(t, sb.Files(), "/dev/shm", false) // a mount that isn't only the sandbox's
+		shm, _ := begin(t, sb.Files(), "/dev/shm", false)
 		if _, err := sb.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
