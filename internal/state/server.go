@@ -24,6 +24,8 @@ const (
 const (
 	// startTime bounds a start; it usually takes a fifth of a second.
 	startTime = 30 * time.Second
+	// stopTime bounds an end, which takes a few milliseconds.
+	stopTime = 10 * time.Second
 	// maxSocketPath is what the kernel takes (108 bytes), with some room.
 	maxSocketPath = 100
 	// A single member elects itself after one election time, so that is the time that opening takes.
@@ -43,6 +45,7 @@ type server struct {
 	etcd   *embed.Etcd
 	client url.URL
 	log    *zap.Logger
+	dead   <-chan string // tells why etcd has given up
 
 	closing atomic.Bool
 }
@@ -98,7 +101,7 @@ func startServer(cfg Config) (*server, error) {
 	}
 	s := &server{client: c.ListenClientUrls[0]}
 	log, dead := quietLogger(cfg.Logger, &s.closing)
-	s.log = log
+	s.log, s.dead = log, dead
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.log)
 	if s.etcd, err = startEtcd(c, dead); err != nil {
 		return nil, err
@@ -151,9 +154,30 @@ func (s *server) dial() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.client.String()}, DialTimeout: startTime, Logger: s.log})
 }
 
-// stop ends etcd in order: what was written is on disk anyway.
+// hasDied tells why etcd has given up since it was started, as on a full disk; nil: it hasn't. It tells it once.
+func (s *server) hasDied() error {
+	select {
+	case why := <-s.dead:
+		return fmt.Errorf("%w: %s; it's tried again at the next start of this server", errBroken, why)
+	default:
+		return nil
+	}
+}
+
+// stop ends etcd in order: what was written is on disk anyway. One that has given up would never end: it is left.
 func (s *server) stop() error {
 	s.closing.Store(true)
-	s.etcd.Close()
-	return nil
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.etcd.Close()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case why := <-s.dead:
+		return fmt.Errorf("stop etcd: %w: %s", errBroken, why)
+	case <-time.After(stopTime):
+		return fmt.Errorf("etcd hasn't stopped after %s", stopTime)
+	}
 }

@@ -83,6 +83,9 @@ func (s *Store) open(ctx context.Context) (*clientv3.Client, error) {
 	case s.broken != nil:
 		return nil, s.broken
 	case s.client != nil:
+		if s.broken = s.server.hasDied(); s.broken != nil {
+			return nil, s.broken
+		}
 		return s.client, nil
 	}
 	begun := time.Now()
@@ -125,7 +128,9 @@ func (s *Store) Close() error {
 	if errors.Is(err, context.Canceled) {
 		err = nil // that is how it says that it is closed
 	}
-	err = errors.Join(err, s.server.stop())
+	if s.broken == nil { // else it would wait for what has ended long ago
+		err = errors.Join(err, s.server.stop())
+	}
 	s.client, s.server = nil, nil
 	return err
 }

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashEnv); dir != "" {
 		os.Exit(writeForEver(dir))
 	}
+	if dir := os.Getenv(fillEnv); dir != "" {
+		os.Exit(writeUntilFull(dir))
+	}
 	os.Exit(m.Run())
 }
 
@@ -212,6 +215,34 @@ func writeForEver(dir string) int {
 		}
 		fmt.Println(key)
 	}
+}
+
+// fillEnv names the folder of a process that is to write until the disk is full.
+const fillEnv = "DSEC_STATE_FILL"
+
+// writeUntilFull says each key once its write was answered, then why no more were, and closes the store.
+func writeUntilFull(dir string) int {
+	s := state.New(config(dir))
+	value := bytes.Repeat([]byte{'v'}, 100<<10)
+	write := func(key string) error {
+		_, err := s.Commit(context.Background(), state.Txn{Put: []state.Entry{{Key: key, Value: value}}})
+		return err
+	}
+	for i := range 1000 {
+		key := fmt.Sprintf("k/%06d", i)
+		if err := write(key); err != nil {
+			break
+		}
+		fmt.Println(key)
+	}
+	fmt.Fprintln(os.Stderr, "later:", write("k/late"))
+	begun := time.Now()
+	_ = s.Close() // it may say what is broken
+	if took := time.Since(begun); took > 30*time.Second {
+		fmt.Fprintf(os.Stderr, "Close() took %s\n", took)
+		return 1
+	}
+	return 0
 }
 
 // TestKill: kill -9 at any moment loses no write that was answered, and the next start just works.
