@@ -158,6 +158,22 @@ func TestRealSandboxCommands(t *testing.T) {
 	}
 }
 
+// TestRunAtATerminalGivesTheBestShell: an image that says nothing of a command gives bash where it has it, as
+// `dsec sandbox shell` does.
+func TestRunAtATerminalGivesTheBestShell(t *testing.T) {
+	need.Image(t, "debian")
+	env, _ := realDev(t)
+	c := newConsole(t)
+	code := make(chan int, 1)
+	go func() { code <- run(context.Background(), []string{"run", "debian"}, env, c.slave, c.slave, c.slave) }()
+	c.see("# ")
+	c.typed("echo shell=$0; exit 4\r")
+	c.see("shell=bash\r\n")
+	if got := <-code; got != 4 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
 // TestCase22TTYDetailsFromALocalTerminal drives a real shell through our own terminal.
 func TestCase22TTYDetailsFromALocalTerminal(t *testing.T) {
 	env, _ := realDev(t)
