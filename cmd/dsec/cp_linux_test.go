@@ -92,7 +92,11 @@ func TestRealCopy(t *testing.T) {
 		t.Error("file back")
 	}
 	for _, args := range [][]string{
-		{id + ":/no/such", dir}, {filepath.Join(dir, "no-such"), id + ":/x"}, {id + ":/tmp", id + ":/y"}, {dir, dir}, {"/dev/null", id + ":/null"},
+		{id + ":/no/such", dir},
+		{filepath.Join(dir, "no-such"), id + ":/x"},
+		{id + ":/tmp", id + ":/y"},
+		{dir, dir},
+		{"/dev/null", id + ":/null"},
 		{id + ":/tmp/run.sh", filepath.Join(dir, "none/x")},
 	} {
 		if _, stderr, code := dsec(t, bed.env, "", append([]string{"sandbox", "cp"}, args...)...); code == 0 || stderr == "" || strings.Contains(stderr, ".dsec-") {
