@@ -158,12 +158,12 @@ func (c *call) end(r *http.Request) {
 	c.server.log.LogAttrs(r.Context(), level, "request", attrs[:n]...)
 }
 
-// sandboxOf is the sandbox that a request is about. In other routes an id may be anything, also a token.
+// sandboxOf is the sandbox that a request is about.
 func sandboxOf(route string, r *http.Request) string {
 	if !strings.Contains(route, "/v1/sandboxes/{id}") {
 		return ""
 	}
-	return r.PathValue("id")
+	return iam.Redact(r.PathValue("id"))
 }
 
 // Unwrap lets [http.ResponseController] reach the connection.

@@ -31,3 +31,12 @@ func IDOf(given string) string {
 	id := strings.TrimPrefix(given, secretPrefix)
 	return id[:min(len(id), idLen)]
 }
+
+// Redact cuts the secrets out of what a client has called something by: it may have mixed up its arguments.
+func Redact(given string) string {
+	parts := strings.Split(given, secretPrefix)
+	for i := range parts[1:] {
+		parts[i+1] = IDOf(parts[i+1])
+	}
+	return strings.Join(parts, secretPrefix)
+}

@@ -215,6 +215,7 @@ func Resource(r *http.Request, answer http.Header) string {
 		if id == "" {
 			return ""
 		}
+		id = iam.Redact(id)
 		return kind.name + strings.ToValidUTF8(id[:min(len(id), maxName)], "?")
 	}
 	return ""

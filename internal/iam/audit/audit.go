@@ -111,7 +111,7 @@ func Open(cfg Config) (*Log, error) {
 			continue
 		}
 		last := names[len(names)-1]
-		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(last, k.prefix()), suffix), 10, 64)
+		n, err := k.number(last)
 		if err != nil {
 			return nil, fmt.Errorf("open audit log: %w", err)
 		}
@@ -125,6 +125,14 @@ func Open(cfg Config) (*Log, error) {
 
 const suffix = ".jsonl"
 
+// name is what a kind's nth file is called.
+func (k Kind) name(n uint64) string { return fmt.Sprintf("%s%012d%s", k.prefix(), n, suffix) }
+
+// number is the number in a file's name.
+func (k Kind) number(name string) (uint64, error) {
+	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(name, k.prefix()), suffix), 10, 64)
+}
+
 // names are the files of a kind, oldest first.
 func (l *Log) names(k Kind) ([]string, error) {
 	entries, err := os.ReadDir(l.cfg.Dir)
@@ -133,7 +141,7 @@ func (l *Log) names(k Kind) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), k.prefix()) && strings.HasSuffix(e.Name(), suffix) {
+		if n, err := k.number(e.Name()); err == nil && k.name(n) == e.Name() { // what others have put there is left alone
 			names = append(names, e.Name())
 		}
 	}
@@ -244,7 +252,7 @@ func (l *Log) append(k Kind, lines []byte) error {
 		}
 	}
 	if f.f == nil {
-		name := fmt.Sprintf("%s%012d%s", k.prefix(), f.next, suffix)
+		name := k.name(f.next)
 		opened, err := os.OpenFile(filepath.Join(l.cfg.Dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, fileMode)
 		if err != nil {
 			return err

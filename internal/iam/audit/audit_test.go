@@ -144,6 +144,24 @@ func TestHalfALine(t *testing.T) {
 	}
 }
 
+// TestForeignFiles: what others have put into the folder is no record, and no reason not to start.
+func TestForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"control-x.jsonl", "control-7.jsonl", "control-.jsonl", "use-000000000001.jsonl.gz", "use-99999999999999999999999.jsonl"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{\"seq\":99}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := open(t, audit.Config{Dir: dir})
+	l.Add(audit.Control, api.AuditRecord{RequestID: "1"})
+	if got := all(t, l, audit.Query{Limit: 10}); len(got) != 1 || got[0].Seq != 1 {
+		t.Errorf("records %+v", got)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLossIsTold: what the disk doesn't take is counted in what it takes later.
 func TestLossIsTold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
