@@ -183,7 +183,11 @@ func (k *Keys) knownLocked(id keyID, e *entry, c *call, now time.Time) (*Run, er
 	}
 	r := newRun(k, id, e, c.project)
 	r.size, r.crc = e.size, e.crc
-	r.endLocked(e.state, nil)
+	how := e.state
+	if how == stateBegun {
+		how = stateDone // a process that the last edge was starting when it died: the aether knows whether it runs
+	}
+	r.endLocked(how, nil)
 	return r, nil
 }
 
