@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -135,6 +136,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer in.Done()
+	if r.ContentLength != 0 { // a body that doesn't come must not keep a request open whose token isn't valid any more
+		defer context.AfterFunc(in.Ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
+	}
 	if to, ok := ports.Match(r); ok {
 		s.toPort(c, r, to)
 		return
