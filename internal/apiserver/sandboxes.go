@@ -44,8 +44,14 @@ func (s *Server) create(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// The edge takes back a sandbox whose creator has gone, unless a repeat can find it by its key.
-	defer st.Reset(nil)
+	// The edge takes back a sandbox whose creator has gone, unless a repeat can find it by its key. A reset would overtake
+	// the word that it hasn't.
+	told := false
+	defer func() {
+		if !told {
+			st.Reset(nil)
+		}
+	}()
 	answer, err := c.reply(ctx, st) //nolint:contextcheck // as above
 	if err != nil {
 		return err
@@ -60,7 +66,7 @@ func (s *Server) create(c *call, r *http.Request) error {
 		return err
 	}
 	if http.NewResponseController(c.ResponseWriter).Flush() == nil {
-		_ = st.Close() // it has been told
+		told = st.Close() == nil
 	}
 	return nil
 }
