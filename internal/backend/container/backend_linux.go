@@ -183,6 +183,7 @@ func (b *Backend) prepareFolders() error {
 			return fmt.Errorf("make folder: %w", err)
 		}
 	}
+	spread(b.upperDir())
 	f, err := os.OpenFile(filepath.Join(b.cfg.RunDir, "aether.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, logFileMode)
 	if err != nil {
 		return fmt.Errorf("open the shards' log: %w", err)

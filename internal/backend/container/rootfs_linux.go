@@ -15,6 +15,23 @@ import (
 // upper is the folder of a sandbox's own files: u, the overlay's upper layer, and w, its work folder.
 type upper struct{ dir string }
 
+// topDir is FS_TOPDIR_FL of linux/fs.h.
+const topDir = 0x20000
+
+// spread asks the file system to keep the folders in dir apart. ext4 doesn't give out an inode again within seconds of
+// its removal, and looks at every one of those in a group of inodes for one that it may: with thousands of short lives in
+// one group that was a third of all work. Other file systems don't know the flag, and don't need it.
+func spread(dir string) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err == nil && flags&topDir == 0 {
+		_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags|topDir)
+	}
+}
+
 // make makes the folder. Both parts belong to the sandbox's root.
 func (u upper) make(base uint32) error {
 	for _, d := range []string{u.dir, u.dir + "/u", u.dir + "/w"} {
