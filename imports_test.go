@@ -28,7 +28,7 @@ var housePlan = [][]string{
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/ports"},
-	{"internal/apiserver/docs", "internal/apiserver/encode", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},
+	{"internal/apiserver/docs", "internal/apiserver/encode", "internal/apiserver/lifetime", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},
 	{"internal/iam", "internal/iam/audit"},
 	{"internal/state"}, // etcd
 	// The public RL packages; they reach sandboxes only through libdsec.

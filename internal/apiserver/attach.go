@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/lifetime"
 )
 
 const (
@@ -91,7 +92,7 @@ func (s *Server) serveWebSocket(c *call, r *http.Request, v *session, f aether.F
 	v.ws = ws
 	ws.SetReadLimit(maxInputMessage)
 	// The HTTP server gives up a connection that is taken from it, so the session lives as long as its peer and this server.
-	ctx, cancel := context.WithCancelCause(s.lifetime())
+	ctx, cancel := context.WithCancelCause(lifetime.Until(s.stop))
 	// A token that isn't valid any more ends it, too. The client is told why, if it listens.
 	defer context.AfterFunc(v.valid, func() {
 		if why := over(v.valid); why != nil { //nolint:contextcheck // it is the request that ctx outlives

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/apiserver/lifetime"
 	"github.com/dsec-io/dsec/internal/budget"
 )
 
@@ -176,7 +177,7 @@ type feeding struct {
 // sent for it must reach it.
 func (s *Server) feedProcess(st *aether.Stream, data []byte, end bool) *feeding {
 	f := &feeding{done: make(chan struct{})}
-	ctx := s.lifetime()
+	ctx := lifetime.Until(s.stop)
 	s.background.Go(func() {
 		defer close(f.done)
 		if len(data) > 0 && st.Write(ctx, aether.Stdin, data) != nil {
@@ -199,9 +200,9 @@ func (s *Server) letGo(st *aether.Stream, f *feeding) {
 		if f.hold != nil {
 			defer f.hold.Close()
 		}
-		in := newInput(s.lifetime(), st)
+		in := newInput(lifetime.Until(s.stop), st)
 		defer in.close()
 		<-f.done
-		_ = in.settle(s.lifetime()) // nobody waits for how it went
+		_ = in.settle(lifetime.Until(s.stop)) // nobody waits for how it went
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
 	"github.com/dsec-io/dsec/internal/apiserver/iamface"
+	"github.com/dsec-io/dsec/internal/apiserver/lifetime"
 	"github.com/dsec-io/dsec/internal/budget"
 )
 
@@ -84,7 +85,7 @@ func (s *Server) serveAether(valid context.Context, c *call, rw net.Conn, buffer
 	if err != nil {
 		return // it didn't speak the protocol; the connection has been closed
 	}
-	ctx, cancel := context.WithCancelCause(s.lifetime())
+	ctx, cancel := context.WithCancelCause(lifetime.Until(s.stop))
 	defer cancel(nil)
 	// When the token isn't valid any more, the streams end at once and are told why; the connection gives them time for it.
 	defer context.AfterFunc(valid, func() { time.AfterFunc(farewellTime, func() { cancel(context.Cause(valid)) }) })()
@@ -184,5 +185,5 @@ func (s *Server) relayTo(ctx, valid context.Context, o aether.Open, in *aether.S
 
 // panicked logs a handler's panic; the stream it served is reset and nothing else.
 func (s *Server) panicked(v any, stack []byte) {
-	s.log.LogAttrs(s.lifetime(), slog.LevelError, "stream handler panicked", slog.Any(keyErr, v), slog.String("stack", string(stack)))
+	s.log.LogAttrs(lifetime.Until(s.stop), slog.LevelError, "stream handler panicked", slog.Any(keyErr, v), slog.String("stack", string(stack)))
 }

@@ -1,15 +1,15 @@
-package apiserver
+// Package lifetime has the context of what outlives its request: it ends when the server is closed.
+package lifetime
 
 import (
 	"context"
 	"time"
 )
 
-// lifetime is the context of what outlives its request: it ends when the server is closed.
-type lifetime struct{ stop <-chan struct{} }
+// Until returns a context that ends when stop is closed.
+func Until(stop <-chan struct{}) context.Context { return lifetime{stop} }
 
-// lifetime is the context of what the server does on its own.
-func (s *Server) lifetime() context.Context { return lifetime{s.stop} }
+type lifetime struct{ stop <-chan struct{} }
 
 // Deadline implements [context.Context].
 func (lifetime) Deadline() (time.Time, bool) { return time.Time{}, false }
