@@ -137,7 +137,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer in.Done()
 	if r.ContentLength != 0 { // a body that doesn't come must not keep a request open whose token isn't valid any more
-		defer context.AfterFunc(in.Ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
+		defer context.AfterFunc(in.Ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })() //nolint:contextcheck // the end of the token, which the request has no context of
 	}
 	if to, ok := ports.Match(r); ok {
 		s.toPort(c, r, to)

@@ -29,7 +29,7 @@ func TestRevokeEndsUploads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // only read from
+	defer conn.Close()
 	if _, err := fmt.Fprintf(conn, "PUT /v1/sandboxes/%s/files?path=/f HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: 1000000\r\n\r\nabc", sb.ID(), addr, gone.Secret); err != nil {
 		t.Fatal(err)
 	}

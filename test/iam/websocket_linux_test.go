@@ -75,14 +75,14 @@ func TestRevokeEndsWebSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = say("dHdvCg==") // two; it may be over already
-	said := ""
+	var said strings.Builder
 	for err == nil {
 		var data []byte
 		_, data, err = ws.Read(ctx)
-		said += string(data)
+		said.WriteString(string(data))
 	}
-	if ctx.Err() != nil || !strings.Contains(said, string(api.CodeUnauthenticated)) {
-		t.Errorf("the WebSocket said %q and ended with %v", said, err)
+	if ctx.Err() != nil || !strings.Contains(said.String(), string(api.CodeUnauthenticated)) {
+		t.Errorf("the WebSocket said %q and ended with %v", said.String(), err)
 	}
 	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
