@@ -18,7 +18,7 @@ import (
 
 // TestManyConnections has 500 open at once, and 2,000 dials leave no descriptor behind.
 func TestManyConnections(t *testing.T) {
-	p := start(t, testbed.Start(t, testbed.Options{}), "")
+	p := start(t, testbed.Start(t, testbed.Options{Pool: -1}), "")
 	_ = p.dial(t, 7001).Close()
 	shard := p.shard(t)
 	before := [2]int{descriptors(t, shard), descriptors(t, p.node.PID())}
