@@ -65,7 +65,7 @@ func (a app) command() *cobra.Command {
 	fs.StringVar(&f.images, "images", "", "`FOLDER` of the machine-wide image store (default /var/lib/dsec/images)")
 	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide `FILE` of id ranges (default /run/dsec/idranges.json)")
 	fs.StringVar(&f.profiles, "pprof", "", "serve profiles of this process on a Unix `SOCKET` (curl --unix-socket SOCKET http://dsec/debug/pprof/)")
-	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard; 0: none")
+	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard, and half as many whole sandboxes of the kind asked for last; 0: none")
 	addCapacityFlags(fs, &f.capacity)
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
 	cli.TakesFolder(cmd, "data", "images")
