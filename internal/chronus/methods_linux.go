@@ -36,11 +36,12 @@ func (s *Shard) serveAttach(ctx context.Context, st *aether.Stream) error {
 	if err != nil {
 		return err
 	}
-	if m.Stdin {
-		if p.stdin == nil {
-			return api.Errorf(api.CodeConflict, "process %s was started without stdin", m.ID)
-		}
+	switch {
+	case !m.Stdin:
+	case p.stdin != nil:
 		p.takeInput(st)
+	case p.finished() == nil: // what has ended takes no input, and a shard that took it over doesn't know if it did
+		return api.Errorf(api.CodeConflict, "process %s was started without stdin", m.ID)
 	}
 	return p.attach(ctx, st, &follower{p: p, st: st, off: [2]int64{m.StdoutOffset, m.StderrOffset}, fromNow: m.FromNow, noFollow: m.NoFollow})
 }

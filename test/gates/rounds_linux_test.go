@@ -83,6 +83,21 @@ func TestShardKilledAtRandomUnderLoad(t *testing.T) {
 	}
 }
 
+// TestEndedTerminalIsFoundAgain: who holds the input of a command that ended just before its shard died learns how.
+func TestEndedTerminalIsFoundAgain(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	sb := b.Create(t, api.Spec{})
+	p, _ := start(t, sb, "exit 7", libdsec.StartOptions{TTY: &api.Size{Rows: 24, Cols: 80}})
+	wantCode(t, "before", p, 7)
+	b.killed(t, filepath.Join(b.shardOf(t, sb), "self"))
+	answersAfter(t, sb, 1)
+	again, err := sb.Attach(t.Context(), p.ID(), libdsec.AttachOptions{Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "after", again, 7)
+}
+
 // printedTTY is what [lines] prints on a terminal, where stderr comes in between.
 func printedTTY(n int) (stdout []byte) {
 	for i := range n {
