@@ -40,7 +40,7 @@ func (s *Shard) serveAttach(ctx context.Context, st *aether.Stream) error {
 	case !m.Stdin:
 	case p.stdin != nil:
 		p.takeInput(st)
-	case p.finished() == nil: // what has ended takes no input, and a shard that took it over doesn't know if it did
+	case p.own || p.finished() == nil: // of what an earlier shard ended nobody knows if it took input, and it takes none now
 		return api.Errorf(api.CodeConflict, "process %s was started without stdin", m.ID)
 	}
 	return p.attach(ctx, st, &follower{p: p, st: st, off: [2]int64{m.StdoutOffset, m.StderrOffset}, fromNow: m.FromNow, noFollow: m.NoFollow})
