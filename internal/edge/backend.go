@@ -35,10 +35,10 @@ type Backend interface {
 // adopted sandbox holds (its id range) is given out before.
 type Warmer interface{ Warm() }
 
-// Stocker is a Backend that may have sandboxes ready whose ids are fixed. Take reserves one that does for the project and
-// the effective spec; the edge then calls Start with its id, or PutBack, which does nothing for any other id.
+// Stocker is a Backend that may have sandboxes ready whose ids are fixed. Take reserves one that does for the project, the
+// effective spec and the digest of its image; the edge then calls Start with its id, or PutBack, which does nothing for any other id.
 type Stocker interface {
-	Take(ctx context.Context, project string, s api.Spec) (id string, ok bool)
+	Take(project string, s api.Spec, digest string) (id string, ok bool)
 	PutBack(id string)
 }
 

@@ -29,7 +29,7 @@ func (e *Edge) take(ctx context.Context, project string, want api.Spec) (id stri
 	if err != nil {
 		return "", false // create says what is wrong with it
 	}
-	return stock.Take(ctx, project, want)
+	return stock.Take(project, want, img.Digest)
 }
 
 // drop gives back what pick has reserved, if anything.

@@ -11,12 +11,8 @@ func (b *Backend) ForgetImage(name string) {
 	b.mu.Lock()
 	old := b.images[name]
 	delete(b.images, name)
-	shards := make([]*shard, 0, len(b.shards))
-	for _, sh := range b.shards {
-		shards = append(shards, sh)
-	}
 	b.mu.Unlock()
-	for _, sh := range shards {
+	for _, sh := range b.allShards() {
 		sh.endReady(context.Background(), func(x *box) bool { return x.kind.root.image == name })
 		for _, s := range sh.forgetImage(name) {
 			b.dropRoot(s)

@@ -36,23 +36,18 @@ const staleReady = 10 * time.Second
 // want remembers what kind is in demand.
 func (sh *shard) want(kind boxKind) {
 	sh.mu.Lock()
-	sh.wanted = kind
+	sh.wanted, sh.wantedAt = kind, time.Now()
 	sh.mu.Unlock()
 }
 
-// Take reserves a sandbox that was made ahead, if there is one of the kind, and returns its id. The caller then calls
-// Start with that id, or PutBack. What was made ahead of one project is never another's: it lives in a shard of the
-// project's.
-func (b *Backend) Take(ctx context.Context, project string, s api.Spec) (string, bool) {
+// Take reserves a sandbox that was made ahead from the image with that digest, if there is one of the kind, and returns
+// its id. The caller then calls Start with that id, or PutBack. What was made ahead of one project is never another's: it
+// lives in a shard of the project's.
+func (b *Backend) Take(project string, s api.Spec, digest string) (string, bool) {
 	if b.cfg.NewID == nil || s.Isolation == "own" {
 		return "", false
 	}
-	im, err := b.image(ctx, s.Image)
-	if err != nil {
-		return "", false // Start says why
-	}
-	defer func() { _ = im.Close() }() // the backend keeps a share of its own
-	kind := b.kindOf(s, im.Digest())
+	kind := b.kindOf(s, digest)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -87,7 +82,7 @@ func (sh *shard) takeReady(kind boxKind) *box {
 	x := sh.ready[i]
 	sh.ready = slices.Delete(sh.ready, i, i+1)
 	sh.used++
-	sh.wanted = kind
+	sh.wanted, sh.wantedAt = kind, time.Now()
 	if sh.lowLocked() {
 		sh.b.hint()
 	}
@@ -203,6 +198,28 @@ func (b *Backend) dropStale(ctx context.Context, sh *shard) {
 	})
 }
 
+// rest ends what was made ahead for projects that have asked for nothing for a while, so that it isn't the memory of many
+// who only keep what they have.
+func (b *Backend) rest(ctx context.Context, now time.Time) {
+	for _, sh := range b.allShards() {
+		sh.mu.Lock()
+		idle := now.Sub(sh.wantedAt) >= idleShard
+		if idle {
+			sh.wanted = boxKind{}
+		}
+		sh.mu.Unlock()
+		if idle {
+			sh.endReady(ctx, func(*box) bool { return true })
+		}
+	}
+}
+
+func (b *Backend) allShards() []*shard {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.shards))
+}
+
 // dropReady ends everything that was made ahead in a shard, and makes nothing more.
 func (b *Backend) dropReady(ctx context.Context, sh *shard) {
 	sh.mu.Lock()
@@ -215,12 +232,8 @@ func (b *Backend) dropReady(ctx context.Context, sh *shard) {
 func (b *Backend) dropAllReady(ctx context.Context) {
 	b.mu.Lock()
 	unused := slices.Collect(maps.Keys(b.claims))
-	all := make([]*shard, 0, len(b.shards))
-	for _, sh := range b.shards {
-		all = append(all, sh)
-	}
 	b.mu.Unlock()
-	for _, sh := range all {
+	for _, sh := range b.allShards() {
 		b.dropReady(ctx, sh)
 	}
 	for _, id := range unused {

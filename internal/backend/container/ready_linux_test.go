@@ -2,6 +2,7 @@ package container_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/leakcheck"
+	"github.com/dsec-io/dsec/internal/need"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,12 +23,22 @@ import (
 func take(t *testing.T, b *container.Backend, p edge.BoxParams) string {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		if id, ok := b.Take(t.Context(), p.Project, p.Spec); ok {
+		if id, ok := b.Take(p.Project, p.Spec, digest(t, "busybox")); ok {
 			return id
 		}
 	}
 	t.Fatal("nothing was made ahead")
 	return ""
+}
+
+func digest(t *testing.T, name string) string {
+	t.Helper()
+	im, err := image.NewStore(slog.New(slog.DiscardHandler), filepath.Dir(need.Image(t, name))).Open(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	return im.Digest()
 }
 
 func stopAtEnd(t *testing.T, box edge.Box) {
@@ -57,12 +70,12 @@ func TestReadySandboxes(t *testing.T) {
 
 	b.PutBack(p.ID)
 	other := params("", "q")
-	if id, ok := b.Take(t.Context(), other.Project, other.Spec); ok {
+	if id, ok := b.Take(other.Project, other.Spec, digest(t, "busybox")); ok {
 		t.Errorf("project q was given %s, which was made for p", id)
 	}
 	smaller := params("", "p")
 	smaller.Spec.Resources.MemoryMB = new(int64(99))
-	if id, ok := b.Take(t.Context(), "p", smaller.Spec); ok {
+	if id, ok := b.Take("p", smaller.Spec, digest(t, "busybox")); ok {
 		t.Errorf("%s has other limits than were asked for", id)
 	}
 
@@ -86,6 +99,56 @@ func TestReadySandboxes(t *testing.T) {
 	b.ForgetImage("busybox") // which may be waiting for those that were made from it
 }
 
+// TestReadySandboxesRest: for a project that asks for nothing more none are kept.
+func TestReadySandboxesRest(t *testing.T) {
+	h := newReadyHost(t)
+	b := h.open(t)
+	b.Warm()
+	t.Cleanup(func() { h.close(t, b) })
+	stopAtEnd(t, mustStart(t, b, params("first", "p")))
+	b.PutBack(take(t, b, params("", "p")))
+	b.Rest(t.Context(), time.Now())
+	p := params("", "p")
+	id := take(t, b, p) // it is wanted: nothing was ended
+	b.PutBack(id)
+	// What was under way when the project fell silent comes late, and goes with the next time.
+	for end := time.Now().Add(time.Minute); ; {
+		b.Rest(t.Context(), time.Now().Add(time.Hour))
+		if left, err := filepath.Glob("/sys/fs/cgroup/*/dsec-" + h.instance + "/*/ready*"); err == nil && len(left) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("sandboxes made ahead are kept for nobody")
+		}
+	}
+	if id, ok := b.Take(p.Project, p.Spec, digest(t, "busybox")); ok {
+		t.Errorf("%s was given out, and had been ended", id)
+	}
+}
+
+// TestUppersAreApart: ext4 would otherwise look through all folders that were removed of late for each new one.
+func TestUppersAreApart(t *testing.T) {
+	h := newReadyHost(t)
+	b := h.open(t)
+	t.Cleanup(func() { h.close(t, b) })
+	var fs unix.Statfs_t
+	if err := unix.Statfs(h.data, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if fs.Type != unix.EXT4_SUPER_MAGIC {
+		return // others don't need it
+	}
+	f, err := os.Open(filepath.Join(h.data, "upper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const topDir = 0x20000 // FS_TOPDIR_FL
+	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err != nil || flags&topDir == 0 {
+		t.Errorf("flags of the uppers' folder: %#x, %v", flags, err)
+	}
+}
+
 // TestReadySandboxDies: one whose init has died is given to nobody.
 func TestReadySandboxDies(t *testing.T) {
 	h := newReadyHost(t)
@@ -97,13 +160,17 @@ func TestReadySandboxDies(t *testing.T) {
 	dead := take(t, b, p)
 	killInit(t, h.instance, dead)
 	b.PutBack(dead)
-	// Until its end is noticed it may be given out still, and is then refused by Start.
-	for end := time.Now().Add(time.Minute); p.ID == "" || p.ID == dead; {
+	// Until its end is noticed it may be given out still, and is then refused by Start. What is put back is given out last.
+	const rounds = 100
+	for clean, end := 0, time.Now().Add(time.Minute); clean < rounds; clean++ {
+		if p.ID = take(t, b, p); p.ID == dead {
+			clean = 0
+		}
 		if b.PutBack(p.ID); time.Now().After(end) {
 			t.Fatal("the dead sandbox is still given out")
 		}
-		p.ID = take(t, b, p)
 	}
+	p.ID = take(t, b, p)
 	stopAtEnd(t, mustStart(t, b, p))
 }
 

@@ -48,7 +48,8 @@ type shard struct {
 	free      []*slot
 	ready     []*box  // made ahead, not among used
 	wanted    boxKind // of the last sandbox
-	sealed    bool    // nothing is made ahead any more
+	wantedAt  time.Time
+	sealed    bool // nothing is made ahead any more
 	ended     bool
 	idleSince time.Time
 }
@@ -416,13 +417,7 @@ func (sh *shard) end(ok func() bool) bool {
 
 // endIdleShards ends shards that had no sandbox for a while.
 func (b *Backend) endIdleShards(ctx context.Context) {
-	b.mu.Lock()
-	var all []*shard
-	for _, sh := range b.shards {
-		all = append(all, sh)
-	}
-	b.mu.Unlock()
-	for _, sh := range all {
+	for _, sh := range b.allShards() {
 		if sh.end(func() bool { return time.Since(sh.idleSince) >= idleShard }) {
 			b.removeShard(ctx, sh)
 		}

@@ -155,6 +155,7 @@ func (b *Backend) fill(ctx context.Context) {
 		case <-b.wake:
 		case <-tick.C:
 			b.endIdleShards(ctx)
+			b.rest(ctx, time.Now())
 		}
 		b.mu.Lock()
 		var all []*shard
