@@ -57,6 +57,7 @@ var housePlan = [][]string{
 	{"api/openapi/page"},
 	{"api/openapi"},
 	{"api"},
+	{"internal/nearest"},
 	// Below everything because any test may use them; nothing but tests and hack may (see onlyFor).
 	{"internal/need", "internal/leakcheck"},
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dsec-io/dsec/internal/nearest"
 )
 
 // checker walks a JSON document once, from left to right, and compares it with a shape.
@@ -386,37 +388,16 @@ func (c *checker) field() string {
 // suggest names the known field that a client may have meant, or all of them.
 func suggest(name string, fields map[string]fieldShape) string {
 	known := make([]string, 0, len(fields))
-	best, nearest := 3, ""
+	best, meant := 3, ""
 	for f := range fields {
 		known = append(known, f)
-		if d := distance(shorten(strings.ToLower(name)), f); d < best || (d == best && f < nearest) {
-			best, nearest = d, f
+		if d := nearest.Distance(shorten(strings.ToLower(name)), f); d < best || (d == best && f < meant) {
+			best, meant = d, f
 		}
 	}
-	if nearest != "" {
-		return "did you mean " + nearest + "?"
+	if meant != "" {
+		return "did you mean " + meant + "?"
 	}
 	slices.Sort(known)
 	return "the fields are " + strings.Join(known, ", ")
-}
-
-// distance is the number of single-byte edits between two names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/nearest"
 )
 
 // TakesCommand marks commands whose arguments are a name and then a command line of its own.
@@ -171,7 +172,7 @@ func flagMeantBy(cmd *cobra.Command, name string) string {
 		return ""
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := distance(name, f.Name); d < best && !f.Hidden {
+		if d := nearest.Distance(name, f.Name); d < best && !f.Hidden {
 			best, meant = d, f.Name
 		}
 	})
@@ -179,27 +180,6 @@ func flagMeantBy(cmd *cobra.Command, name string) string {
 		return ""
 	}
 	return "did you mean `--" + meant + "`?"
-}
-
-// distance is how many bytes have to be put in, left away or changed to make one word of another.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := before
-			if a[i] != b[j] {
-				changed++
-			}
-			before = row[j+1]
-			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // UsageError is the error of a command line that is wrong; it says where help is.

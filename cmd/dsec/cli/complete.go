@@ -29,6 +29,22 @@ func Collect(ctx context.Context, c *libdsec.Client, o libdsec.ListOptions) ([]a
 // completionLimit bounds how long a shell waits for completions.
 const completionLimit = time.Second
 
+// Live asks the server for completions, for a short time, and leaves out what is among args already. A prompt is no place
+// for an error: then there are none.
+func (a *App) Live(cmd *cobra.Command, args []string, find func(context.Context, *libdsec.Client) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
+	defer cancel()
+	var found []cobra.Completion
+	_ = a.WithClient(func(c *libdsec.Client) (err error) {
+		found, err = find(ctx, c)
+		return err
+	})
+	return slices.DeleteFunc(found, func(c cobra.Completion) bool {
+		name, _, _ := strings.Cut(string(c), "\t")
+		return slices.Contains(args, name)
+	}), cobra.ShellCompDirectiveNoFileComp
+}
+
 // CompleteSandbox completes the id of one living sandbox.
 func (a *App) CompleteSandbox(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -39,19 +55,15 @@ func (a *App) CompleteSandbox(cmd *cobra.Command, args []string, _ string) ([]co
 
 // CompleteSandboxes completes ids that aren't there yet.
 func (a *App) CompleteSandboxes(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
-	defer cancel()
-	var ids []cobra.Completion
-	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
+	return a.Live(cmd, args, func(ctx context.Context, c *libdsec.Client) (ids []cobra.Completion, err error) {
 		list, err := Collect(ctx, c, libdsec.ListOptions{})
 		for i := range list {
-			if sb := &list[i]; !sb.State.Ended() && !slices.Contains(args, sb.ID) {
+			if sb := &list[i]; !sb.State.Ended() {
 				ids = append(ids, cobra.CompletionWithDesc(show.Line(sb.ID), show.Line(sb.Spec.Image+" "+string(sb.State))))
 			}
 		}
-		return err
+		return ids, err
 	})
-	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteImage completes the name of one image.
@@ -64,19 +76,13 @@ func (a *App) CompleteImage(cmd *cobra.Command, args []string, _ string) ([]cobr
 
 // CompleteImages completes names that aren't there yet.
 func (a *App) CompleteImages(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
-	defer cancel()
-	var names []cobra.Completion
-	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
+	return a.Live(cmd, args, func(ctx context.Context, c *libdsec.Client) (names []cobra.Completion, err error) {
 		list, err := c.Images().List(ctx)
 		for i := range list {
-			if im := &list[i]; !slices.Contains(args, im.Name) {
-				names = append(names, cobra.CompletionWithDesc(show.Line(im.Name), show.Size(im.SizeBytes)))
-			}
+			names = append(names, cobra.CompletionWithDesc(show.Line(list[i].Name), show.Size(list[i].SizeBytes)))
 		}
-		return err
+		return names, err
 	})
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteProcess completes a living sandbox and then one of the commands that run in it.
@@ -84,19 +90,15 @@ func (a *App) CompleteProcess(cmd *cobra.Command, args []string, _ string) ([]co
 	if len(args) != 1 {
 		return a.CompleteSandbox(cmd, args, "")
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
-	defer cancel()
-	var ids []cobra.Completion
-	_ = a.WithClient(func(c *libdsec.Client) error { // a prompt is no place for an error
+	return a.Live(cmd, nil, func(ctx context.Context, c *libdsec.Client) (ids []cobra.Completion, err error) {
 		list, err := c.Sandbox(args[0]).Processes(ctx)
 		for i := range list {
 			if p := &list[i]; p.Running {
 				ids = append(ids, cobra.CompletionWithDesc(show.Line(p.ID), show.Clip(show.Line(strings.Join(p.Argv, " ")))))
 			}
 		}
-		return err
+		return ids, err
 	})
-	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteContexts completes the name of a context.

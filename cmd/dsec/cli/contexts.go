@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,13 +8,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/dsec-io/dsec/libdsec"
 )
-
-// aliveLimit is how long a server may take to show that it's there.
-const aliveLimit = 2 * time.Second
 
 // Adopt adds a context that follows a context file, and makes it current. Contexts of servers whose files are gone are
 // forgotten on the way: nothing can come back there.
@@ -38,26 +33,6 @@ func Adopt(store libdsec.Contexts, file string) error {
 func contextNameFor(file string) string {
 	dir := filepath.Dir(file)
 	return sanitised(filepath.Base(filepath.Dir(dir))+"-"+filepath.Base(dir)) + "-" + shortHash(dir)
-}
-
-// Alive tells whether the server of the current context answers. Anything wrong on the way there means no.
-func Alive(ctx context.Context, store libdsec.Contexts) bool {
-	name, err := store.Current()
-	if err != nil || name == "" {
-		return false
-	}
-	s, err := store.Read(name)
-	if err != nil {
-		return false
-	}
-	c, err := libdsec.New(libdsec.WithSettings(s))
-	if err != nil {
-		return false
-	}
-	defer c.Close() //nolint:errcheck // nothing was sent that could be lost
-	ctx, cancel := context.WithTimeout(ctx, aliveLimit)
-	defer cancel()
-	return c.Healthy(ctx) == nil
 }
 
 // DefaultDataDir is where dsec dev keeps its data unless told: in the user's state folder, or the machine's for a user

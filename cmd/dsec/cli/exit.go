@@ -13,7 +13,7 @@ import (
 
 // Exit codes of dsec itself. They are a contract with scripts.
 const (
-	ExitTimedOut  = 124
+	exitTimedOut  = 124
 	ExitFailed    = 125
 	ExitSignalled = 128 // plus the signal's number
 )
@@ -56,7 +56,7 @@ func ExitCode(err error) int {
 func StatusCode(st api.ExitStatus) int {
 	switch {
 	case st.TimedOut:
-		return ExitTimedOut
+		return exitTimedOut
 	case st.ExitCode != nil:
 		return *st.ExitCode
 	case st.Signal != "":

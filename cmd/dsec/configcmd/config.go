@@ -1,7 +1,6 @@
 package configcmd
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -117,25 +116,17 @@ func (a app) contextsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch format {
-			case cli.FormatName:
-				for _, c := range list {
-					fmt.Fprintln(a.Stdout, c.Name)
-				}
-				return nil
-			case cli.FormatTable:
-				return a.Table(func(w io.Writer) {
-					fmt.Fprintln(w, "CURRENT\tNAME\tENDPOINT")
-					for _, c := range list {
-						mark := ""
-						if c.Current {
-							mark = "*"
-						}
-						cli.Row(w, mark, c.Name, c.Endpoint+c.Problem)
+			return cli.Listing[shownContext]{
+				Header: "CURRENT\tNAME\tENDPOINT",
+				Name:   func(c *shownContext) string { return c.Name },
+				Row: func(c *shownContext) []string {
+					mark := ""
+					if c.Current {
+						mark = "*"
 					}
-				})
-			}
-			return a.Document(format, list)
+					return []string{mark, c.Name, c.Endpoint + c.Problem}
+				},
+			}.Print(a.App, format, list)
 		},
 	}
 	cli.OutputFlag(cmd, &format)

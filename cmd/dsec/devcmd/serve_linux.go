@@ -30,7 +30,7 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, ImageStore: f.images, IDRanges: f.idRanges,
 		PoolSize: poolSize(f.pool), Ready: a.readyTo(), Logger: logger, Capacity: f.capacity,
 		OnReady: func(file devmode.ContextFile) {
-			if f.noContext || cli.Alive(ctx, store) {
+			if f.noContext || alive(ctx, store) {
 				return
 			}
 			if err := cli.Adopt(store, file.Path); err != nil {

@@ -2,7 +2,6 @@ package iamcmd
 
 import (
 	"fmt"
-	"io"
 	"iter"
 	"time"
 
@@ -73,20 +72,11 @@ func (a app) auditCommand() *cobra.Command {
 
 // records prints records; by name: their requests.
 func (a app) records(format string, list []api.AuditRecord) error {
-	switch format {
-	case cli.FormatName:
-		for i := range list {
-			fmt.Fprintln(a.Stdout, show.Line(list[i].RequestID))
-		}
-		return nil
-	case cli.FormatTable:
-		return a.Table(func(w io.Writer) {
-			fmt.Fprintln(w, "TIME\tTOKEN\tPROJECT\tACTION\tRESOURCE\tDECISION\tRESULT\tREQUEST")
-			for i := range list {
-				r := &list[i]
-				cli.Row(w, show.Time(&r.Time), r.Token, r.Project, r.Action, r.Resource, string(r.Decision), r.Result, r.RequestID)
-			}
-		})
-	}
-	return a.Document(format, list)
+	return cli.Listing[api.AuditRecord]{
+		Header: "TIME\tTOKEN\tPROJECT\tACTION\tRESOURCE\tDECISION\tRESULT\tREQUEST",
+		Name:   func(r *api.AuditRecord) string { return r.RequestID },
+		Row: func(r *api.AuditRecord) []string {
+			return []string{show.Time(&r.Time), r.Token, r.Project, r.Action, r.Resource, string(r.Decision), r.Result, r.RequestID}
+		},
+	}.Print(a.App, format, list)
 }

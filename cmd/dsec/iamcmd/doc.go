@@ -4,8 +4,6 @@ package iamcmd
 import (
 	"context"
 	"iter"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,9 +20,6 @@ type app struct{ *cli.App }
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{app{a}.projectCommand(), app{a}.tokenCommand(), app{a}.auditCommand()}
 }
-
-// completionLimit bounds how long a shell waits for completions.
-const completionLimit = time.Second
 
 // collect makes a list of what a listing yields; it is never nil, so that it's printed as a list.
 func collect[T any](seq iter.Seq2[T, error], most int) ([]T, error) {
@@ -43,14 +38,7 @@ func collect[T any](seq iter.Seq2[T, error], most int) ([]T, error) {
 // completion makes a completion of what find lists.
 func (a app) completion(find func(context.Context, *libdsec.Client) ([]cobra.Completion, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
-		defer cancel()
-		var found []cobra.Completion
-		_ = a.WithClient(func(c *libdsec.Client) (err error) { // a prompt is no place for an error
-			found, err = find(ctx, c)
-			return err
-		})
-		return slices.DeleteFunc(found, func(c cobra.Completion) bool { return slices.Contains(args, string(c)) }), cobra.ShellCompDirectiveNoFileComp
+		return a.Live(cmd, args, find)
 	}
 }
 

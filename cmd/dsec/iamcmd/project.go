@@ -64,21 +64,11 @@ func (a app) listProjects() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				switch format {
-				case cli.FormatName:
-					for i := range list {
-						fmt.Fprintln(a.Stdout, show.Line(list[i].Name))
-					}
-					return nil
-				case cli.FormatTable:
-					return a.Table(func(w io.Writer) {
-						fmt.Fprintln(w, "NAME\tAGE\tCREATED BY")
-						for i := range list {
-							cli.Row(w, list[i].Name, show.Age(list[i].CreatedAt), list[i].CreatedBy)
-						}
-					})
-				}
-				return a.Document(format, list)
+				return cli.Listing[api.Project]{
+					Header: "NAME\tAGE\tCREATED BY",
+					Name:   func(p *api.Project) string { return p.Name },
+					Row:    func(p *api.Project) []string { return []string{p.Name, show.Age(p.CreatedAt), p.CreatedBy} },
+				}.Print(a.App, format, list)
 			})
 		},
 	}

@@ -141,22 +141,13 @@ func (a app) listTokens() *cobra.Command {
 
 // tokens prints a listing.
 func (a app) tokens(format string, list []api.Token) error {
-	switch format {
-	case cli.FormatName:
-		for i := range list {
-			fmt.Fprintln(a.Stdout, show.Line(list[i].ID))
-		}
-		return nil
-	case cli.FormatTable:
-		return a.Table(func(w io.Writer) {
-			fmt.Fprintln(w, "ID\tPROJECT\tMAY\tAGE\tEXPIRES\tLAST USED\tLABEL")
-			for i := range list {
-				t := &list[i]
-				cli.Row(w, t.ID, t.Project, grantsText(t.Grants), show.Age(t.CreatedAt), expiryText(t), usedText(t), t.Label)
-			}
-		})
-	}
-	return a.Document(format, list)
+	return cli.Listing[api.Token]{
+		Header: "ID\tPROJECT\tMAY\tAGE\tEXPIRES\tLAST USED\tLABEL",
+		Name:   func(t *api.Token) string { return t.ID },
+		Row: func(t *api.Token) []string {
+			return []string{t.ID, t.Project, grantsText(t.Grants), show.Age(t.CreatedAt), expiryText(t), usedText(t), t.Label}
+		},
+	}.Print(a.App, format, list)
 }
 
 func grantsText(grants []api.Grant) string {

@@ -291,25 +291,13 @@ func writeFile(path string, r io.Reader) error {
 
 // images prints a listing.
 func (a app) images(format string, list []api.Image) error {
-	switch format {
-	case cli.FormatName:
-		for i := range list {
-			fmt.Fprintln(a.Stdout, show.Line(list[i].Name))
-		}
-		return nil
-	case cli.FormatTable:
-		return a.Table(func(w io.Writer) {
-			fmt.Fprintln(w, "NAME\tSIZE\tAGE\tSANDBOXES\tSTORE\tDIGEST")
-			for i := range list {
-				im := &list[i]
-				cli.Row(w, im.Name, show.Size(im.SizeBytes), show.Age(im.CreatedAt), fmt.Sprint(im.InUse), storeText(im), digestText(im))
-			}
-		})
-	}
-	if list == nil {
-		list = []api.Image{}
-	}
-	return a.Document(format, list)
+	return cli.Listing[api.Image]{
+		Header: "NAME\tSIZE\tAGE\tSANDBOXES\tSTORE\tDIGEST",
+		Name:   func(im *api.Image) string { return im.Name },
+		Row: func(im *api.Image) []string {
+			return []string{im.Name, show.Size(im.SizeBytes), show.Age(im.CreatedAt), fmt.Sprint(im.InUse), storeText(im), digestText(im)}
+		},
+	}.Print(a.App, format, list)
 }
 
 func storeText(im *api.Image) string {

@@ -13,23 +13,16 @@ import (
 
 // sandboxes prints a listing.
 func (a app) sandboxes(format string, list []api.Sandbox) error {
-	switch format {
-	case cli.FormatName:
-		return a.names(list)
-	case cli.FormatTable:
-		return a.Table(func(w io.Writer) {
-			fmt.Fprintln(w, "ID\tSTATE\tIMAGE\tCPU\tMEMORY\tAGE\tLABELS")
-			for i := range list {
-				sb := &list[i]
-				cli.Row(w, sb.ID, string(sb.State), sb.Spec.Image, cpuText(sb.Spec.Resources), memoryText(sb.Spec.Resources),
-					show.Age(sb.CreatedAt), show.Map(sb.Spec.Labels))
+	return cli.Listing[api.Sandbox]{
+		Header: "ID\tSTATE\tIMAGE\tCPU\tMEMORY\tAGE\tLABELS",
+		Name:   func(sb *api.Sandbox) string { return sb.ID },
+		Row: func(sb *api.Sandbox) []string {
+			return []string{
+				sb.ID, string(sb.State), sb.Spec.Image, cpuText(sb.Spec.Resources), memoryText(sb.Spec.Resources),
+				show.Age(sb.CreatedAt), show.Map(sb.Spec.Labels),
 			}
-		})
-	}
-	if list == nil {
-		list = []api.Sandbox{}
-	}
-	return a.Document(format, list)
+		},
+	}.Print(a.App, format, list)
 }
 
 // sandbox prints one sandbox.

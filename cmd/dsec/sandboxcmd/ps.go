@@ -2,7 +2,6 @@ package sandboxcmd
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,27 +50,17 @@ func processes(cmd *cobra.Command, c *libdsec.Client, sandbox string, all bool) 
 }
 
 func (a app) processes(format string, list []api.Process) error {
-	switch format {
-	case cli.FormatName:
-		var b strings.Builder
-		for i := range list {
-			b.WriteString(show.Line(list[i].ID) + "\n")
-		}
-		return a.Write([]byte(b.String()))
-	case cli.FormatTable:
-		return a.Table(func(w io.Writer) {
-			fmt.Fprintln(w, "PROCESS\tPID\tSTATE\tAGE\tSESSION\tCOMMAND")
-			for i := range list {
-				p := &list[i]
-				pid := ""
-				if p.PID > 0 {
-					pid = fmt.Sprint(p.PID)
-				}
-				cli.Row(w, p.ID, pid, processState(p), show.Age(p.StartedAt), p.Session, show.Clip(strings.Join(p.Argv, " ")))
+	return cli.Listing[api.Process]{
+		Header: "PROCESS\tPID\tSTATE\tAGE\tSESSION\tCOMMAND",
+		Name:   func(p *api.Process) string { return p.ID },
+		Row: func(p *api.Process) []string {
+			pid := ""
+			if p.PID > 0 {
+				pid = fmt.Sprint(p.PID)
 			}
-		})
-	}
-	return a.Document(format, list)
+			return []string{p.ID, pid, processState(p), show.Age(p.StartedAt), p.Session, show.Clip(strings.Join(p.Argv, " "))}
+		},
+	}.Print(a.App, format, list)
 }
 
 // processState is how a process is, or how it ended.
