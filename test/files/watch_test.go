@@ -415,7 +415,7 @@ func TestWatchNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e := w.next(); e.RawPath() != path || e.RawTo() != "/n \xff/t\xff" || e.ToB64 == nil {
-			t.Errorf("%+v", e)
+			t.Fatalf("%+v, %v", e, w.err)
 		}
 		if err := f.Remove(t.Context(), "/n \xff/t\xff"); err != nil {
 			t.Fatal(err)

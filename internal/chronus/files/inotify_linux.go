@@ -180,15 +180,17 @@ func (w *watcher) appeared(n *node, e *notice, moved bool) error {
 		}
 		w.forget(c, false)
 	}
-	w.tell(&api.FileEvent{Type: api.FileCreated, Dir: e.dir(), Moved: moved}, n, e.name)
+	created := w.line(&api.FileEvent{Type: api.FileCreated, Dir: e.dir(), Moved: moved}, n, e.name)
 	if !e.dir() || !w.v.req.Recursive {
+		w.out.add(created)
 		return nil
 	}
 	c, err := w.child(n, e.name)
 	if err != nil {
+		w.out.add(created)
 		return err
 	}
-	c.fresh = true
+	c.fresh, c.news = true, created
 	return w.scan(c)
 }
 

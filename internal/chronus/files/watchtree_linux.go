@@ -19,6 +19,7 @@ type node struct {
 	wd       int32            // of inotify; 0: none
 	scan     uint32           // the last one that found it
 	fresh    bool             // what is in it hasn't been told
+	news     []byte           // its creation, which is told once it is watched and was looked into
 	skipped  api.Code         // why it isn't watched
 }
 
@@ -182,6 +183,7 @@ func (w *watcher) scan(n *node) error {
 
 // listInto looks what is in n and adds the directories to work.
 func (w *watcher) listInto(n *node, d *directory, work []*node) ([]*node, error) {
+	defer w.announce(n)
 	for {
 		b, err := d.next()
 		if err != nil {
@@ -190,6 +192,7 @@ func (w *watcher) listInto(n *node, d *directory, work []*node) ([]*node, error)
 		if len(b.names) == 0 {
 			break
 		}
+		w.announce(n)
 		for i, name := range b.names {
 			dir := b.stats[i].Mode&unix.S_IFMT == unix.S_IFDIR
 			known := n.children[name] != nil
@@ -216,10 +219,22 @@ func (w *watcher) listInto(n *node, d *directory, work []*node) ([]*node, error)
 	return work, nil
 }
 
+// announce tells that n was created. Who acts on it must find n watched, else what they do is missed, and looked into,
+// else it is told twice.
+func (w *watcher) announce(n *node) {
+	if n.news != nil {
+		w.out.add(n.news)
+		n.news = nil
+	}
+}
+
 // enter watches the directory n and opens it for listing. The descriptor is -1 where it has gone, or can't be watched by
 // the user who asks, which is told.
 func (w *watcher) enter(n *node) (int, error) {
 	fd, no, err := w.add(n)
+	if err != nil || no != 0 {
+		w.announce(n)
+	}
 	switch {
 	case err != nil:
 		return -1, err
