@@ -13,6 +13,9 @@ import (
 // ErrGone is what [Backend.Adopt] answers for a sandbox whose init isn't alive any more.
 var ErrGone = errors.New("sandbox is gone")
 
+// ErrStuck is in the error of a [Box.Pause] that failed and couldn't be undone: some of the sandbox may stand still.
+var ErrStuck = errors.New("sandbox may stand still")
+
 // Backend makes sandboxes of one kind.
 //
 // Life: the edge first calls Adopt (alive when it was last seen) or Clean (half-made or dead) for everything it has a
@@ -67,13 +70,21 @@ type Box interface {
 	Open(ctx context.Context, o aether.Open) (*aether.Stream, error)
 	// Stop kills all of it, waits, and removes what it had in the kernel and on disk. A repeat is success.
 	Stop(ctx context.Context) error
-	Metered
+	Governed
 }
 
-// Metered is the part of a [Box] that limits and measures.
-type Metered interface {
+// Governed is the part of a [Box] that limits, measures and holds it.
+type Governed interface {
 	SetLimits(ctx context.Context, r api.Resources) error
 	Usage() (Usage, error)
+	// Pause makes all of the sandbox stand still, and returns when it does. When that fails, or ctx ends first, all of it
+	// goes on, or the error has ErrStuck. A repeat is success.
+	Pause(ctx context.Context) error
+	// Resume lets it go on. After an error some of it may still stand still, and Resume can be called again. A repeat is
+	// success.
+	Resume(ctx context.Context) error
+	// Paused is what the kernel says: whether it stands still, or is about to.
+	Paused() (bool, error)
 }
 
 // Usage is what a sandbox uses now, and has used.

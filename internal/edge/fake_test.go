@@ -39,7 +39,8 @@ type fake struct {
 
 	// What goes wrong, by name; see the uses.
 	faults map[string]error
-	hold   chan struct{} // Start and SetLimits wait for it, where set
+	calls  map[string]int // of boxes' methods
+	hold   chan struct{} // Start, SetLimits, Pause and Resume wait for it, where set
 }
 
 type fakeProcess struct {
@@ -74,7 +75,7 @@ func newFake(dir string) (*fake, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &fake{
 		dir: dir, ln: ln, run: cancel, served: map[*aether.Conn]bool{}, boxes: map[string]*fakeBox{}, kept: map[string]*fakeProcess{},
-		faults: map[string]error{},
+		faults: map[string]error{}, calls: map[string]int{},
 	}
 	f.wg.Go(func() {
 		for {
@@ -108,6 +109,20 @@ func (f *fake) setFault(name string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults[name] = err
+}
+
+// count notes a call of a box's method.
+func (f *fake) count(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[what]++
+}
+
+// called is how often a box's method was called.
+func (f *fake) called(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[what]
 }
 
 func (f *fake) alive(id string) string { return filepath.Join(f.dir, id+".alive") }
@@ -190,6 +205,7 @@ func (f *fake) Clean(_ context.Context, id string, _ json.RawMessage) error {
 	if err := os.Remove(f.alive(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	_ = os.Remove(f.alive(id) + ".still")
 	if b != nil {
 		b.once.Do(func() { close(b.done) })
 	}
@@ -262,6 +278,33 @@ func (b *fakeBox) SetLimits(ctx context.Context, r api.Resources) error {
 	defer b.mu.Unlock()
 	b.limits = r
 	return nil
+}
+
+func (b *fakeBox) still() string { return b.f.alive(b.id) + ".still" }
+
+// Pause makes a file, so that it holds over a restart of the edge as a frozen group does.
+func (b *fakeBox) Pause(ctx context.Context) error {
+	b.f.count("pause")
+	if err := errors.Join(b.f.wait(ctx), b.f.fault("pause"), context.Cause(ctx)); err != nil {
+		return err
+	}
+	return os.WriteFile(b.still(), nil, 0o600)
+}
+
+func (b *fakeBox) Resume(ctx context.Context) error {
+	b.f.count("resume")
+	if err := errors.Join(b.f.wait(ctx), b.f.fault("resume"), context.Cause(ctx)); err != nil {
+		return err
+	}
+	if err := os.Remove(b.still()); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (b *fakeBox) Paused() (bool, error) {
+	_, err := os.Stat(b.still())
+	return err == nil, b.f.fault("paused")
 }
 
 func (b *fakeBox) Usage() (Usage, error) { return Usage{MemoryBytes: 4096, PIDs: 1}, nil }
