@@ -11,6 +11,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/instance"
 )
@@ -20,7 +21,7 @@ const keyedCreate = 2 * time.Minute
 
 // openKeys makes what serves streams with an idempotency key. The sandboxes are known by now.
 func (e *Edge) openKeys() error {
-	keys, err := idem.Open(idem.Config{Dir: filepath.Join(e.cfg.Instance.DataDir, "keys"), Logger: e.log, Limits: e.cfg.Keys, Now: e.cfg.Clock})
+	keys, err := idem.Open(idem.Config{Dir: filepath.Join(e.cfg.Instance.DataDir, "keys"), Logger: e.log, Limits: e.cfg.Keys, Now: e.cfg.Clock, Disk: disk.Files{Faults: e.cfg.Faults}})
 	if err != nil {
 		return err
 	}

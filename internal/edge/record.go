@@ -62,24 +62,6 @@ type files interface {
 	Remove(label, path string) error
 }
 
-type osFiles struct{}
-
-func (osFiles) Write(_, path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
-
-func (osFiles) Append(_, path string, data []byte) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = f.Write(data)
-	return err
-}
-
-func (osFiles) Rename(_, from, to string) error { return os.Rename(from, to) }
-
-func (osFiles) Remove(_, path string) error { return os.Remove(path) }
-
 // store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
 //
 // A record's file has a line for each version of the record, of which the last whole one holds. A line is cheap; to put

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 	"github.com/google/go-cmp/cmp"
 )
 
 // stumbling fails or cuts off one operation.
 type stumbling struct {
-	osFiles
+	disk.Files
 	label string // of what fails
 	part  int    // bytes that get written before
 }
@@ -22,10 +23,10 @@ var errStumble = errors.New("no space")
 
 func (f *stumbling) Append(label, path string, data []byte) error {
 	if label != f.label {
-		return f.osFiles.Append(label, path, data)
+		return f.Files.Append(label, path, data)
 	}
 	f.label = ""
-	return errors.Join(errStumble, f.osFiles.Append(label, path, data[:f.part]))
+	return errors.Join(errStumble, f.Files.Append(label, path, data[:f.part]))
 }
 
 func testRecord(state api.State) *record {
@@ -43,7 +44,7 @@ func newTestStore(t *testing.T, f files) *store {
 // wantState fails unless a new process would find the record in this state.
 func wantState(t *testing.T, s *store, want api.State) {
 	t.Helper()
-	again := &store{dir: s.dir, files: osFiles{}, log: s.log, tails: map[string]int{}}
+	again := &store{dir: s.dir, files: disk.Files{}, log: s.log, tails: map[string]int{}}
 	records, damaged, err := again.load()
 	if err != nil || len(damaged) > 0 || len(records) != 1 {
 		t.Fatalf("load() = %d records, damaged %v, %v", len(records), damaged, err)
@@ -54,7 +55,7 @@ func wantState(t *testing.T, s *store, want api.State) {
 }
 
 func TestRecordLastVersionHolds(t *testing.T) {
-	s := newTestStore(t, osFiles{})
+	s := newTestStore(t, disk.Files{})
 	for _, state := range []api.State{api.StateCreating, api.StateRunning, api.StateStopping} {
 		if err := s.save(testRecord(state)); err != nil {
 			t.Fatal(err)
@@ -82,7 +83,7 @@ func TestRecordTornLine(t *testing.T) {
 }
 
 func TestRecordFileStaysSmall(t *testing.T) {
-	s := newTestStore(t, osFiles{})
+	s := newTestStore(t, disk.Files{})
 	for range 1000 {
 		if err := s.save(testRecord(api.StateRunning)); err != nil {
 			t.Fatal(err)

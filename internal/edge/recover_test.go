@@ -17,6 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/admission"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 )
 
 func TestMain(m *testing.M) {
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // crashFiles kills its process at the nth file operation: before it, after half of it where it writes, or after it.
 type crashFiles struct {
-	osFiles
+	disk.Files
 	at   int
 	how  string
 	next int
@@ -62,19 +64,19 @@ func (c *crashFiles) step(do func() error, half func()) error {
 }
 
 func (c *crashFiles) Write(label, path string, data []byte) error {
-	return c.step(func() error { return c.osFiles.Write(label, path, data) }, func() { _ = c.osFiles.Write(label, path, data[:len(data)/2]) })
+	return c.step(func() error { return c.Files.Write(label, path, data) }, func() { _ = c.Files.Write(label, path, data[:len(data)/2]) })
 }
 
 func (c *crashFiles) Append(label, path string, data []byte) error {
-	return c.step(func() error { return c.osFiles.Append(label, path, data) }, func() { _ = c.osFiles.Append(label, path, data[:len(data)/2]) })
+	return c.step(func() error { return c.Files.Append(label, path, data) }, func() { _ = c.Files.Append(label, path, data[:len(data)/2]) })
 }
 
 func (c *crashFiles) Rename(label, from, to string) error {
-	return c.step(func() error { return c.osFiles.Rename(label, from, to) }, func() {})
+	return c.step(func() error { return c.Files.Rename(label, from, to) }, func() {})
 }
 
 func (c *crashFiles) Remove(label, path string) error {
-	return c.step(func() error { return c.osFiles.Remove(label, path) }, func() {})
+	return c.step(func() error { return c.Files.Remove(label, path) }, func() {})
 }
 
 // crashChild lives an edge's life and prints what it answered, until it dies on the way.
@@ -198,8 +200,8 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 			}
 		}
 	}
-	if len(n.fake.living()) != running || n.edge.ledger.inUse().sandboxes != int64(running) {
-		t.Errorf("%s: %d living, %d running, %+v in use", what, len(n.fake.living()), running, n.edge.ledger.inUse())
+	if len(n.fake.living()) != running || n.edge.room.Used().Sandboxes != int64(running) {
+		t.Errorf("%s: %d living, %d running, %+v in use", what, len(n.fake.living()), running, n.edge.room.Used())
 	}
 	for id, word := range said {
 		sb, ok := found[id]
@@ -239,7 +241,7 @@ func TestAdoption(t *testing.T) {
 	if got := n.eventTypes(alive.ID); !slices.Equal(got, []string{"created", "running", "adopted"}) {
 		t.Errorf("events %v", got)
 	}
-	if u := n.edge.ledger.inUse().sandboxes; u != 1 {
+	if u := n.edge.room.Used().Sandboxes; u != 1 {
 		t.Errorf("%d in use", u)
 	}
 	n.fake.kill(alive.ID)
@@ -354,7 +356,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 }
 
 type failingFiles struct {
-	osFiles
+	disk.Files
 	fail error
 }
 
@@ -362,12 +364,12 @@ func (f *failingFiles) Write(label, path string, data []byte) error {
 	if f.fail != nil {
 		return f.fail
 	}
-	return f.osFiles.Write(label, path, data)
+	return f.Files.Write(label, path, data)
 }
 
 func (f *failingFiles) Append(label, path string, data []byte) error {
 	if f.fail != nil {
 		return f.fail
 	}
-	return f.osFiles.Append(label, path, data)
+	return f.Files.Append(label, path, data)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/internal/budget"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 )
 
 // A segment of the journal is full at this size or age. Whole segments are removed when nothing in them holds any more,
@@ -28,20 +29,9 @@ const (
 // fail or be the last thing the process does.
 type Disk interface {
 	Write(label, path string, data []byte) error
-	Append(label string, f *os.File, data []byte) error
+	AppendTo(label string, f *os.File, data []byte) error
 	Remove(label, path string) error
 }
-
-type osDisk struct{}
-
-func (osDisk) Write(_, path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
-
-func (osDisk) Append(_ string, f *os.File, data []byte) error {
-	_, err := f.Write(data)
-	return err
-}
-
-func (osDisk) Remove(_, path string) error { return os.Remove(path) }
 
 // journal has a line for each change of a key's state, in files that are numbered in order. Each line says all that is
 // known of its key, so the last one holds. The owner of the Keys' mu has it.
@@ -137,7 +127,7 @@ func (j *journal) append(l []byte, now time.Time) (uint32, error) {
 		l = append([]byte{'\n'}, l...)
 	}
 	s := &j.segments[len(j.segments)-1]
-	if err := j.disk.Append("keys:append", j.file, l); err != nil {
+	if err := j.disk.AppendTo("keys:append", j.file, l); err != nil {
 		j.torn = true
 		return 0, fmt.Errorf("append to the journal of keys: %w", err)
 	}
@@ -238,7 +228,7 @@ func Open(cfg Config) (*Keys, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.Disk == nil {
-		cfg.Disk = osDisk{}
+		cfg.Disk = disk.Files{}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = discard()

@@ -13,13 +13,14 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
 // flakyDisk fails, or writes a part, when told to.
 type flakyDisk struct {
-	osDisk
+	disk.Files
 	fail int // the operation that fails, counted down; 0: none
 	part bool
 }
@@ -31,22 +32,22 @@ func (d *flakyDisk) broken() bool {
 	return d.fail == 0
 }
 
-func (d *flakyDisk) Append(label string, f *os.File, data []byte) error {
+func (d *flakyDisk) AppendTo(label string, f *os.File, data []byte) error {
 	if !d.broken() {
-		return d.osDisk.Append(label, f, data)
+		return d.Files.AppendTo(label, f, data)
 	}
 	if d.part {
-		_ = d.osDisk.Append(label, f, data[:len(data)/2])
+		_ = d.Files.AppendTo(label, f, data[:len(data)/2])
 	}
 	return errNoSpace
 }
 
 func (d *flakyDisk) Write(label, path string, data []byte) error {
 	if !d.broken() {
-		return d.osDisk.Write(label, path, data)
+		return d.Files.Write(label, path, data)
 	}
 	if d.part {
-		_ = d.osDisk.Write(label, path, data[:len(data)/2])
+		_ = d.Files.Write(label, path, data[:len(data)/2])
 	}
 	return errNoSpace
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 )
 
 // TestWaitingResultsAreCounted: a result takes memory until all who follow have it, whether it was just made or read
 // back, and one project's don't take all.
 func TestWaitingResultsAreCounted(t *testing.T) {
 	now := time.Now()
-	k := open(t, t.TempDir(), osDisk{}, &now, Limits{Memory: 4000})
+	k := open(t, t.TempDir(), disk.Files{}, &now, Limits{Memory: 4000})
 	want := request("a", kindCommand, 1)
 	free := func(project string) bool {
 		h := k.memory.Open(project)

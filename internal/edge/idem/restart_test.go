@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/dsec-io/dsec/internal/edge/disk"
 )
 
 // TestProcessThatMayHaveStarted: when the edge died while it was starting a process, a repeat isn't kept waiting for
@@ -11,10 +13,10 @@ import (
 func TestProcessThatMayHaveStarted(t *testing.T) {
 	now, dir := time.Now(), t.TempDir()
 	want := request("a", kindProcess, 1)
-	if _, ours, err := open(t, dir, osDisk{}, &now, Limits{}).claim(want); err != nil || !ours {
+	if _, ours, err := open(t, dir, disk.Files{}, &now, Limits{}).claim(want); err != nil || !ours {
 		t.Fatal(ours, err)
 	}
-	k := open(t, dir, osDisk{}, &now, Limits{}) // after a kill -9
+	k := open(t, dir, disk.Files{}, &now, Limits{}) // after a kill -9
 	if err := k.Settle(func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
