@@ -141,27 +141,29 @@ func (b *Box) Kill() error { return b.sh.dirs.KillBox(b.name) }
 // Frozen tells if the box is frozen or about to be.
 func (b *Box) Frozen() (bool, error) { return b.sh.dirs.Frozen(b.name) }
 
-// Freeze stops every process of the box and returns when all have stopped. If ctx ends before, the box is thawed.
-func (b *Box) Freeze(ctx context.Context) error {
-	if err := writeFile(b.sh.dirs.V2, b.name+"/cgroup.freeze", "1"); err != nil {
-		return err
-	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	if err := waitEvent(ctx, b.sh.dirs.V2, b.name, "frozen", 1); err != nil {
-		return errors.Join(err, writeFile(b.sh.dirs.V2, b.name+"/cgroup.freeze", "0"))
-	}
-	return nil
-}
+// Freeze stops every process of the box: see [Dirs.Freeze].
+func (b *Box) Freeze(ctx context.Context) error { return b.sh.dirs.Freeze(ctx, b.name) }
 
 // Thaw undoes [Box.Freeze] and returns when the processes may run.
-func (b *Box) Thaw(ctx context.Context) error {
-	if err := writeFile(b.sh.dirs.V2, b.name+"/cgroup.freeze", "0"); err != nil {
-		return err
+func (b *Box) Thaw(ctx context.Context) error { return b.sh.dirs.Thaw(ctx, b.name) }
+
+// Processes lists who lives in the box, by its group: "" is the box's own, with its init, the others are commands'.
+// Strangers to our pid namespace are left out.
+func (b *Box) Processes() (map[string][]int, error) {
+	d := b.sh.dirs
+	names, err := d.Execs(b.name)
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	return waitEvent(ctx, b.sh.dirs.V2, b.name, "frozen", 0)
+	all := make(map[string][]int)
+	for _, n := range append(names, "") {
+		pids, err := processes(d.V2, b.name+"/"+n)
+		if err != nil && !isGone(err) {
+			return nil, err
+		}
+		all[n] = pids
+	}
+	return all, nil
 }
 
 // Remove kills what lives in the box, waits for its end until ctx ends (5 s if ctx has no deadline) and removes the
