@@ -20,6 +20,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/iam"
 )
 
@@ -54,6 +55,8 @@ type Config struct {
 	TestHooks bool
 	// TestClock shifts the edge's wall clock, for tests of what must not depend on it.
 	TestClock time.Duration
+	// TestFaults is what tests make go wrong in the edge and its backend; no program sets it.
+	TestFaults *fault.Set
 
 	aether []byte // the program dsec-aether; nil: the embedded one
 }

@@ -161,7 +161,8 @@ func (in *instance) startEdge(ctx context.Context) error {
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
 		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
-		NewID: func() string { return edge.NewID(home) },
+		Faults: in.cfg.TestFaults,
+		NewID:  func() string { return edge.NewID(home) },
 	})
 	if err != nil {
 		return err
@@ -173,7 +174,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 	}
 	e, err := edge.New(ctx, edge.Config{
 		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity, Home: home,
-		Clock: func() time.Time { return time.Now().Add(in.cfg.TestClock) },
+		Clock: func() time.Time { return time.Now().Add(in.cfg.TestClock) }, Faults: in.cfg.TestFaults,
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ func Points() []string {
 		"shard:owner", "shard:groups", "shard:process", "shard:connect",
 		// A create, in order. "made" comes after the backend's part, "command" before the start process.
 		"create:image", "create:range", "create:userns", "create:upper", "create:lower", "create:identify", "create:overlay",
-		"create:name", "create:groups", "create:join", "create:init", "create:pidfd", "create:identity", "create:watch",
+		"create:name", "create:groups", "create:join", "create:init", "create:pidfd", "create:identity", "box:watch",
 		"create:announce", "create:announced", "create:made", "create:command",
 		// A sandbox that was made ahead.
 		"ready:hand",
@@ -25,6 +25,6 @@ func Points() []string {
 		// The end of a sandbox, or of one that was half made.
 		"end:kill", "end:groups", "end:upper", "clean:groups",
 		// Adoption by the next edge.
-		"adopt:shard", "adopt:groups", "adopt:watch", "adopt:announce",
+		"adopt:shard", "adopt:groups", "adopt:announce",
 	}
 }

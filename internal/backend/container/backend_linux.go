@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsec-io/dsec/internal/aetherbin"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/keeper"
@@ -49,6 +50,8 @@ type Config struct {
 	Notify func(sandbox string, n Notice)
 	// TestHooks gives shards the methods by which tests disturb them.
 	TestHooks bool
+	// Faults is what tests make go wrong; nil: nothing.
+	Faults *fault.Set
 }
 
 // errClosed is why nothing is made any more.
@@ -259,7 +262,7 @@ func (b *Backend) discard(dir string) {
 	gone := dir
 	if base := filepath.Base(dir); base[0] != '.' {
 		gone = filepath.Join(filepath.Dir(dir), "."+base)
-		if err := os.Rename(dir, gone); err != nil {
+		if err := b.setAside(dir, gone); err != nil {
 			if !errors.Is(err, os.ErrNotExist) {
 				b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
 			}
@@ -270,6 +273,13 @@ func (b *Backend) discard(dir string) {
 	case b.trash <- gone:
 	default: // the start of the next process finds it
 	}
+}
+
+func (b *Backend) setAside(dir, gone string) error {
+	if err := b.cfg.Faults.At("end:upper"); err != nil {
+		return err
+	}
+	return os.Rename(dir, gone)
 }
 
 func (b *Backend) emptyTrash(ctx context.Context) {
@@ -357,6 +367,9 @@ func (b *Backend) release() error {
 
 // image opens an image and keeps a share in it, so that its mount outlives the creation.
 func (b *Backend) image(ctx context.Context, name string) (*image.Image, error) {
+	if err := b.cfg.Faults.At("create:image"); err != nil {
+		return nil, err
+	}
 	im, err := b.cfg.Images.Open(ctx, name)
 	if err != nil {
 		return nil, err

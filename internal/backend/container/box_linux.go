@@ -40,6 +40,9 @@ type box struct {
 
 // newBox takes over the pidfd of a living init, on success.
 func (b *Backend) newBox(sh *shard, id string, st *state, groups *cgroup.Box, fd int) (*box, error) {
+	if err := b.cfg.Faults.At("box:watch"); err != nil {
+		return nil, err
+	}
 	x := &box{b: b, sh: sh, id: id, st: *st, groups: groups, pidfd: fd, done: make(chan struct{})}
 	unhook, err := b.watcher.Add(fd, func() {
 		x.mu.Lock()
@@ -130,6 +133,9 @@ func (x *box) Open(ctx context.Context, o aether.Open) (*aether.Stream, error) {
 
 // SetLimits changes the limits, and how many processors the sandbox sees. A limit that is absent is lifted.
 func (x *box) SetLimits(ctx context.Context, r api.Resources) error {
+	if err := x.b.cfg.Faults.At("limits:set"); err != nil {
+		return err
+	}
 	err := x.groups.SetLimits(limits(r))
 	if used, ok := errors.AsType[*cgroup.InUseError](err); ok {
 		return api.FieldError(api.CodeConflict, "resources.memory_mb", "end what uses it, or ask for more",
@@ -202,7 +208,7 @@ func (x *box) Stop(ctx context.Context) error {
 		return err
 	}
 	x.tellShard(ctx)
-	if err := x.groups.Remove(ctx); err != nil {
+	if err := x.removeGroups(ctx); err != nil {
 		closeFD(userns)
 		return err
 	}
@@ -218,9 +224,19 @@ func (x *box) Stop(ctx context.Context) error {
 	return nil
 }
 
+func (x *box) removeGroups(ctx context.Context) error {
+	if err := x.b.cfg.Faults.At("end:groups"); err != nil {
+		return err
+	}
+	return x.groups.Remove(ctx)
+}
+
 // kill ends every process of the sandbox and waits for init, whose end is the end of its pid namespace. Commands are
 // children of the shard, which reaps them; so init ends in time only while the shard or the keeper lives.
 func (x *box) kill(ctx context.Context, fd int) error {
+	if err := x.b.cfg.Faults.At("end:kill"); err != nil {
+		return err
+	}
 	err := errors.Join(x.groups.Kill(), pidfd.Kill(fd))
 	if err := pidfd.Wait(ctx, fd); err != nil {
 		return fmt.Errorf("stop %s: %w", x.id, err)

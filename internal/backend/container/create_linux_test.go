@@ -88,7 +88,7 @@ func make1(t *testing.T, instance string, p plan) made {
 	}
 	defer unix.Close(lower)
 	up := upper{dir: filepath.Join(t.TempDir(), "box")}
-	if err := up.make(testBase); err != nil {
+	if err := up.make(testBase, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := up.identify(lower, p.hostname); err != nil {

@@ -186,6 +186,9 @@ func (b *Backend) awaitProcess(ctx context.Context, sh *shard) error {
 
 // startProcess has the keeper start the shard on a new socket.
 func (b *Backend) startProcess(sh *shard) error {
+	if err := b.cfg.Faults.At("shard:process"); err != nil {
+		return err
+	}
 	if err := unlink(sh.socket()); err != nil {
 		return err
 	}

@@ -118,7 +118,10 @@ func (b *Backend) PutBack(id string) {
 
 // hand makes a sandbox that was made ahead the caller's.
 func (b *Backend) hand(ctx context.Context, x *box, persist func(json.RawMessage) error) error {
-	err := persist(x.State())
+	err := b.cfg.Faults.At("ready:hand")
+	if err == nil {
+		err = persist(x.State())
+	}
 	if err == nil && x.isDead() {
 		err = errors.New("init has died")
 	}

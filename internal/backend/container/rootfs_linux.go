@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/linux/mount"
 	"golang.org/x/sys/unix"
 )
@@ -33,8 +34,11 @@ func spread(dir string) {
 }
 
 // make makes the folder. Both parts belong to the sandbox's root.
-func (u upper) make(base uint32) error {
+func (u upper) make(base uint32, faults *fault.Set) error {
 	for _, d := range []string{u.dir, u.dir + "/u", u.dir + "/w"} {
+		if err := faults.At("create:upper"); err != nil {
+			return fmt.Errorf("make upper: %w", err)
+		}
 		mode := os.FileMode(0o755)
 		if d == u.dir {
 			mode = 0o700

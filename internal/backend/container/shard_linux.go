@@ -169,6 +169,9 @@ func (sh *shard) leave() {
 func (b *Backend) startNew(ctx context.Context, sh *shard) (err error) {
 	var u undo
 	defer u.run()
+	if err := b.cfg.Faults.At("shard:owner"); err != nil {
+		return err
+	}
 	sh.uid, err = b.cfg.IDs.OwnerUID() //nolint:contextcheck // a claim is bounded by itself and outlives the request
 	if err != nil {
 		return err
@@ -202,12 +205,18 @@ func (b *Backend) startNew(ctx context.Context, sh *shard) (err error) {
 }
 
 func (b *Backend) openGroups(sh *shard) (err error) {
+	if err := b.cfg.Faults.At("shard:groups"); err != nil {
+		return err
+	}
 	sh.groups, err = b.cfg.Cgroups.Shard(sh.name, int(sh.uid))
 	return err
 }
 
 // connect dials the shard, makes sure that it knows every sandbox of its, and declares it up.
 func (sh *shard) connect(ctx context.Context) error {
+	if err := sh.b.cfg.Faults.At("shard:connect"); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	// The keeper holds the listening socket, so that this connects also while the shard is being restarted, and waits.

@@ -30,16 +30,26 @@ type root struct {
 type rootKind struct{ image, digest, hostname string }
 
 func (b *Backend) newSlot(sh *shard) (*slot, error) {
+	if err := b.cfg.Faults.At("create:range"); err != nil {
+		return nil, err
+	}
 	base, err := b.cfg.IDs.Range()
 	if err != nil {
 		return nil, err
 	}
-	ns, err := newUserNS(sh.uid, base, b.watch)
+	ns, err := b.userNS(sh.uid, base)
 	if err != nil {
 		b.cfg.IDs.Release(base)
 		return nil, err
 	}
 	return &slot{base: base, userns: ns}, nil
+}
+
+func (b *Backend) userNS(owner, base uint32) (int, error) {
+	if err := b.cfg.Faults.At("create:userns"); err != nil {
+		return -1, err
+	}
+	return newUserNS(owner, base, b.watch)
 }
 
 func (b *Backend) dropSlot(s *slot) {
@@ -62,7 +72,10 @@ func (b *Backend) newRoot(s *slot, im *image.Image, up upper, kind rootKind) (er
 	var u undo
 	defer u.run()
 	u.push(func() { b.discard(up.dir) })
-	if err := up.make(s.base); err != nil {
+	if err := up.make(s.base, b.cfg.Faults); err != nil {
+		return err
+	}
+	if err := b.cfg.Faults.At("create:lower"); err != nil {
 		return err
 	}
 	lower, err := im.Clone(s.userns)
@@ -70,6 +83,9 @@ func (b *Backend) newRoot(s *slot, im *image.Image, up upper, kind rootKind) (er
 		return err
 	}
 	defer unix.Close(lower)
+	if err := b.cfg.Faults.At("create:identify"); err != nil {
+		return err
+	}
 	if err := up.identify(lower, kind.hostname); err != nil {
 		return err
 	}

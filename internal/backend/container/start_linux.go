@@ -83,7 +83,7 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	if err := o.persist(st.encode()); err != nil {
 		return nil, err
 	}
-	groups, err := sh.groups.Box(o.id, o.kind.limits) //nolint:contextcheck // only its undoing waits, bounded
+	groups, err := b.newGroups(sh, &o) //nolint:contextcheck // only its undoing waits, bounded
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +111,24 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	return x, nil
 }
 
+func (b *Backend) newGroups(sh *shard, o *order) (*cgroup.Box, error) {
+	if err := b.cfg.Faults.At("create:groups"); err != nil {
+		return nil, err
+	}
+	return sh.groups.Box(o.id, o.kind.limits)
+}
+
 // announce adds the sandbox to its shard.
 func (x *box) announce(ctx context.Context) error {
+	if err := x.b.cfg.Faults.At("create:announce"); err != nil {
+		return err
+	}
 	conn, err := x.sh.connection(ctx)
 	if err == nil {
 		err = x.addTo(ctx, conn)
+	}
+	if err == nil {
+		err = x.b.cfg.Faults.At("create:announced")
 	}
 	if err == nil && x.isDead() {
 		err = errors.New("init has died at once")
@@ -145,6 +158,9 @@ func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int
 		return -1, err
 	}
 	defer unix.Close(root)
+	if err := b.cfg.Faults.At("create:join"); err != nil {
+		return -1, err
+	}
 	join, err := in.groups.JoinFDs()
 	if err != nil {
 		return -1, err
@@ -158,12 +174,12 @@ func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int
 		node: b.node, userns: in.slot.userns, root: root, join: join, hostname: in.state.Hostname,
 		workdir: o.kind.workdir, uid: uid, gid: gid, cpus: int(in.state.CPUs),
 	}
-	pid, err := pl.create(b.watch)
+	pid, err := b.makeInit(&pl)
 	if err != nil {
 		return -1, fmt.Errorf("make init: %w", err)
 	}
 	// Our unreaped child: until it is reaped its number is its own.
-	fd, err := pidfd.Open(pid)
+	fd, err := b.openInit(pid)
 	if err != nil {
 		return -1, err // the removal of its group kills it
 	}
@@ -171,11 +187,28 @@ func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int
 		endInit(ctx, fd)
 		closeFD(fd)
 	})
+	if err := b.cfg.Faults.At("create:identity"); err != nil {
+		return -1, err
+	}
 	if in.state.StartTime, err = proc.StartTime(pid); err != nil {
 		return -1, err
 	}
 	in.state.PID = pid
 	return fd, nil
+}
+
+func (b *Backend) makeInit(pl *plan) (int, error) {
+	if err := b.cfg.Faults.At("create:init"); err != nil {
+		return 0, err
+	}
+	return pl.create(b.watch)
+}
+
+func (b *Backend) openInit(pid int) (int, error) {
+	if err := b.cfg.Faults.At("create:pidfd"); err != nil {
+		return -1, err
+	}
+	return pidfd.Open(pid)
 }
 
 // takeRoot gives the sandbox the root of its slot, or makes one.
@@ -190,6 +223,9 @@ func (b *Backend) takeRoot(up upper, o *order, sl *slot) (int, error) {
 	r := sl.root
 	// The overlay holds on to its folders, whatever their names are.
 	if r.upper != up {
+		if err := b.cfg.Faults.At("create:name"); err != nil {
+			return -1, fmt.Errorf("name upper: %w", err)
+		}
 		if err := os.Rename(r.upper.dir, up.dir); err != nil {
 			return -1, fmt.Errorf("name upper: %w", err)
 		}
@@ -208,6 +244,9 @@ func endInit(ctx context.Context, fd int) {
 }
 
 func (b *Backend) overlay(up upper, lower, userns int) (int, error) {
+	if err := b.cfg.Faults.At("create:overlay"); err != nil {
+		return -1, err
+	}
 	skeleton, err := mount.Clone(b.node.skeleton, "")
 	if err != nil {
 		return -1, err
@@ -286,6 +325,9 @@ func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box
 		return nil, err
 	}
 	u.push(sh.leave)
+	if err := b.cfg.Faults.At("adopt:groups"); err != nil {
+		return nil, err
+	}
 	// Taken by an attempt before this one, if not free.
 	if err := b.cfg.IDs.Take(st.Base); err != nil {
 		b.log.Warn("id range of an adopted sandbox", slog.String("sandbox", id), slog.Any("err", err))
@@ -306,6 +348,9 @@ func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box
 	// Registered first: a shard that dies now is taught by its reconnection.
 	x.register()
 	known, err := knownBoxes(ctx, conn)
+	if err == nil {
+		err = b.cfg.Faults.At("adopt:announce")
+	}
 	if err == nil && !known[id] {
 		err = x.addTo(ctx, conn)
 	}
@@ -351,6 +396,9 @@ func (b *Backend) adoptShard(ctx context.Context, st *state) (*shard, error) {
 
 // startKnown connects to a shard of an earlier process, or starts it again under the same owner.
 func (b *Backend) startKnown(ctx context.Context, sh *shard) error {
+	if err := b.cfg.Faults.At("adopt:shard"); err != nil {
+		return err
+	}
 	if err := b.cfg.IDs.TakeOwner(sh.uid); err != nil {
 		b.log.Warn("owner id of an adopted shard", slog.String("shard", sh.name), slog.Any("err", err))
 	}
@@ -388,6 +436,9 @@ func (b *Backend) Clean(ctx context.Context, id string, raw json.RawMessage) err
 			return err
 		}
 	} else if !errors.Is(err, errGone) {
+		return err
+	}
+	if err := b.cfg.Faults.At("clean:groups"); err != nil {
 		return err
 	}
 	if err := b.cleanGroups(ctx, id); err != nil {
