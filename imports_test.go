@@ -42,7 +42,7 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
-	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime"},
+	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause"},
 	{"internal/edge/disk"},
 	{"internal/image/importer"},
 	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar"},
