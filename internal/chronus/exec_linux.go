@@ -1,12 +1,9 @@
 package chronus
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +12,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/request"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -43,7 +41,7 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 	if x.box, err = s.box(open.Sandbox); err != nil {
 		return err
 	}
-	if err := x.check(); err != nil {
+	if err := request.Check(&x.req); err != nil {
 		return err
 	}
 	err = x.box.reserve(x.req.ID, x.req.Keep)
@@ -75,81 +73,6 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 		return err
 	}
 	return x.attend(ctx, st, p)
-}
-
-// check refuses what can't be run, and fills in defaults.
-func (x *execution) check() error {
-	r := &x.req
-	if r.Log || r.TTY {
-		r.Keep = true
-	}
-	if r.ID == "" {
-		r.ID = "x" + strings.ToLower(rand.Text())
-	}
-	if err := x.checkCommand(); err != nil {
-		return err
-	}
-	switch {
-	case !isID(r.ID):
-		return api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "process id %q", launch.Shorten([]byte(r.ID)))
-	case r.Session != "" && r.TTY:
-		return api.FieldError(api.CodeInvalid, "session", "run a shell on the terminal instead", "a session's commands have no terminal")
-	case r.TimeoutMS < 0:
-		return api.FieldError(api.CodeInvalid, "timeout_ms", "", "a time-out of %d ms", r.TimeoutMS)
-	case r.MaxOutput < 0, r.MaxOutput > journal.MaxKeep:
-		return api.FieldError(api.CodeInvalid, "max_output_bytes", "", "a limit of %d bytes isn't from 0 to %d", r.MaxOutput, journal.MaxKeep)
-	case r.Rows > 1<<16-1, r.Cols > 1<<16-1:
-		return api.FieldError(api.CodeInvalid, "tty", "", "a terminal of %d rows and %d columns", r.Rows, r.Cols)
-	case len(r.Tag) > maxTag:
-		return api.FieldError(api.CodeInvalid, "tag", "", "tag of %d bytes is over %d", len(r.Tag), maxTag)
-	}
-	return x.checkSizes()
-}
-
-const maxTag = 256
-
-// checkCommand refuses what execve can't even be asked for.
-func (x *execution) checkCommand() error {
-	r := &x.req
-	switch {
-	case (len(r.Argv) == 0) == (len(r.Shell) == 0):
-		return api.FieldError(api.CodeInvalid, "argv", "give one of argv and shell", "%d arguments and a script of %d bytes", len(r.Argv), len(r.Shell))
-	case len(r.Argv) > 0 && len(r.Argv[0]) == 0:
-		return api.FieldError(api.CodeInvalid, "argv", "", "the command's name is empty")
-	}
-	for _, list := range [][][]byte{r.Argv, r.Env, {r.Shell, r.Cwd}} {
-		for _, v := range list {
-			if i := bytes.IndexByte(v, 0); i >= 0 {
-				return api.Errorf(api.CodeInvalid, "a NUL byte at %d of %q: no argument, variable, path or script can hold one", i, launch.Shorten(v))
-			}
-		}
-	}
-	for _, e := range r.Env {
-		if bytes.IndexByte(e, '=') <= 0 {
-			return api.FieldError(api.CodeInvalid, "env", "", "variable %q has no name", launch.Shorten(e))
-		}
-	}
-	return nil
-}
-
-// checkSizes refuses what execve would refuse.
-func (x *execution) checkSizes() error {
-	r := &x.req
-	for i, list := range [][][]byte{r.Argv, r.Env} {
-		what := [...]string{"an argument", "a variable"}[i]
-		for _, v := range list {
-			if len(v) > launch.MaxString && (i == 1 || r.Session == "") {
-				return launch.TooLarge(what, len(v), launch.MaxString)
-			}
-		}
-	}
-	if n := launch.Size(r.Argv) + launch.Size(r.Env); n > launch.MaxArgs {
-		return launch.TooLarge("arguments and environment", n, launch.MaxArgs)
-	}
-	if len(r.Cwd) >= unix.PathMax {
-		return api.FieldError(api.CodeWorkdirNotFound, "cwd", "", "path of %d bytes is too long", len(r.Cwd))
-	}
-	return nil
 }
 
 // start brings the command to life. On error nothing of it is left.

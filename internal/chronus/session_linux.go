@@ -17,6 +17,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/chronus/remember"
+	"github.com/dsec-io/dsec/internal/chronus/request"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -241,7 +242,7 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 	if want.ID == "" {
 		want.ID = "c" + strings.ToLower(rand.Text()[:16])
 	}
-	if !isID(want.ID) {
+	if !request.IsID(want.ID) {
 		return nil, api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "session id %q", launch.Shorten([]byte(want.ID)))
 	}
 	if want.User != "" {
@@ -283,15 +284,4 @@ func (se *session) describe() *api.Session {
 		d.Process = se.running.meta.ID
 	}
 	return d
-}
-
-// isID tells whether v may name a process or session.
-func isID(v string) bool {
-	for _, c := range []byte(v) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return v != "" && len(v) <= 64
 }
