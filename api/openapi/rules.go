@@ -112,7 +112,9 @@ func rules() map[string]rule {
 		"Image.SizeBytes":         atLeast(0),
 		"Image.InUse":             atLeast(0),
 		"ImageEvent.Type":         {enum: words("progress", "done", "error")},
-		"ImageEvent.Phase":        {enum: words("reading", "building")},
+		"ImageEvent.Phase":        {enum: words("downloading", "reading", "building", "packing", "uploading")},
+		"ImageEvent.Bytes":        atLeast(0),
+		"ImageEvent.Total":        atLeast(0),
 		"ImageRemoved.FreedBytes": atLeast(0),
 
 		"Error.HTTP":     between(400, 599),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // maxConfig bounds config.json.
@@ -21,6 +22,17 @@ type Config struct {
 	Cmd        []string `json:"cmd"`
 	Hostname   string   `json:"hostname"`
 	Digest     string   `json:"digest"` // "sha256:" and 64 hex digits: the content of image.erofs
+
+	Source *Source `json:"source,omitempty"` // nil: it wasn't pulled
+}
+
+// Source is where an image was pulled from. It says nothing of when: the same image gives the same config.json.
+type Source struct {
+	Reference string `json:"reference"`         // as it was asked for, with the host
+	Digest    string `json:"digest"`            // of what the reference led to: a list of images, or the image
+	Manifest  string `json:"manifest"`          // of the image's own manifest
+	Platform  string `json:"platform"`          // "linux/amd64"
+	Created   string `json:"created,omitempty"` // when the image was made, as it says of itself
 }
 
 // ParseConfig reads a config.json. It refuses what it doesn't know, a field that is given twice, and anything behind
@@ -29,10 +41,11 @@ func ParseConfig(b []byte) (Config, error) {
 	var c Config
 	fields := map[string]any{
 		"env": &c.Env, "user": &c.User, "workdir": &c.WorkDir, "entrypoint": &c.Entrypoint, "cmd": &c.Cmd,
-		"hostname": &c.Hostname, "digest": &c.Digest,
+		"hostname": &c.Hostname, "digest": &c.Digest, "source": &c.Source,
 	}
 	seen := map[string]bool{}
 	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return Config{}, errors.Join(errors.New("not a JSON object"), err)
 	}
@@ -83,7 +96,24 @@ func (c Config) Validate() error {
 	if c.Digest != "" && !validDigest(c.Digest) {
 		errs = append(errs, fmt.Errorf("digest: %q isn't sha256: and 64 hex digits", c.Digest))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Source.validate())...)
+}
+
+func (s *Source) validate() error {
+	if s == nil {
+		return nil
+	}
+	for _, d := range []string{s.Digest, s.Manifest} {
+		if !validDigest(d) {
+			return fmt.Errorf("source: %q isn't sha256: and 64 hex digits", d)
+		}
+	}
+	for _, text := range []string{s.Reference, s.Platform, s.Created} {
+		if len(text) > 1024 || strings.ContainsFunc(text, unicode.IsControl) {
+			return fmt.Errorf("source: %.100q isn't a line of text", text)
+		}
+	}
+	return nil
 }
 
 func validDigest(s string) bool {

@@ -205,7 +205,7 @@ func (a *archive) json(b blob, into any) error {
 	}
 	raw, err := io.ReadAll(r)
 	if err != nil {
-		return &writeError{stored("read back", err)}
+		return &writeError{Stored("read back", err)}
 	}
 	if err := matches(b, sha256sum(raw)); err != nil {
 		return err
@@ -238,55 +238,85 @@ func (a *archive) apply(format string) (image.Config, error) {
 	if err := a.json(r.config, &c); err != nil {
 		return image.Config{}, err
 	}
-	switch {
-	case len(r.layers) > maxLayers:
-		return image.Config{}, tooLarge("the archive has %d layers, over %d", len(r.layers), maxLayers)
-	case c.OS != "" && c.OS != "linux":
-		return image.Config{}, refusal("", "the image is for %s", clip(c.OS))
-	case len(c.RootFS.DiffIDs) > 0 && len(c.RootFS.DiffIDs) != len(r.layers):
-		return image.Config{}, fault("the archive has %d layers, its image %d", len(r.layers), len(c.RootFS.DiffIDs))
+	layers := make([]Layer, 0, len(r.layers))
+	for _, b := range r.layers {
+		layers = append(layers, Layer{Name: b.path, Digest: b.digest, Open: func() (io.ReadCloser, error) { return a.open(b) }})
 	}
-	a.u.tree = newTree()
-	for i, l := range r.layers {
-		want := ""
-		if len(c.RootFS.DiffIDs) > 0 {
-			want = c.RootFS.DiffIDs[i]
-		}
-		if err := a.layer(l, want); err != nil {
-			return image.Config{}, err
-		}
+	if err := a.u.stack(&c, layers); err != nil {
+		return image.Config{}, err
 	}
 	return c.settings()
 }
 
-// layer applies one layer; diffID is the digest of what it unpacks to.
-func (a *archive) layer(l blob, diffID string) error {
-	n := a.tree.regular(l.path)
+// open opens a layer in the archive.
+func (a *archive) open(b blob) (io.ReadCloser, error) {
+	n := a.tree.regular(b.path)
 	if n == nil {
-		return fault("the archive has no layer %q", clip(l.path))
+		return nil, fault("the archive has no layer %q", clip(b.path))
 	}
-	file, err := a.u.spool.reader(n)
+	r, err := a.u.spool.reader(n)
+	return io.NopCloser(r), err
+}
+
+// Layer is a tar of an image's stack, plain or compressed with gzip or zstd.
+type Layer struct {
+	Name   string                        // for messages
+	Digest string                        // of the bytes as they come; empty: not known, or checked before
+	Open   func() (io.ReadCloser, error) // called once
+}
+
+// stack applies the layers, from the bottom up, to an empty tree.
+func (u *unpacker) stack(c *imageConfig, layers []Layer) error {
+	ids := c.RootFS.DiffIDs
+	switch {
+	case len(layers) > maxLayers:
+		return tooLarge("the archive has %d layers, over %d", len(layers), maxLayers)
+	case c.OS != "" && c.OS != "linux":
+		return refusal("", "the image is for %s", clip(c.OS))
+	case len(ids) > 0 && len(ids) != len(layers):
+		return fault("the archive has %d layers, its image %d", len(layers), len(ids))
+	}
+	u.tree = newTree()
+	for i, l := range layers {
+		want := ""
+		if len(ids) > 0 {
+			want = ids[i]
+		}
+		if err := u.layer(l, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layer applies one layer; diffID is the digest of what it unpacks to.
+func (u *unpacker) layer(l Layer, diffID string) error {
+	file, err := l.Open()
 	if err != nil {
 		return err
 	}
-	src := &source{ctx: a.u.ctx, r: file}
+	defer file.Close() // only read from
+	src := &source{ctx: u.ctx, r: file}
 	packed, unpacked := sha256.New(), sha256.New()
-	tee := io.TeeReader(src, packed)
+	var tee io.Reader = src
+	if l.Digest != "" {
+		tee = io.TeeReader(src, packed)
+	}
 	plain, free, err := decompress(tee)
 	if err != nil {
-		return src.explain("layer "+clip(l.path), err)
+		return src.explain("layer "+clip(l.Name), err)
 	}
 	defer free()
-	if err = a.u.tar(io.TeeReader(budget{plain, &a.u.left}, unpacked), true); err == nil {
+	if err = u.tar(io.TeeReader(budget{plain, &u.left}, unpacked), true); err == nil {
 		_, err = io.Copy(io.Discard, tee)
 	}
 	if err != nil {
-		return src.explain("layer "+clip(l.path), err)
+		return src.explain("layer "+clip(l.Name), err)
 	}
-	if err := matches(l, "sha256:"+hex.EncodeToString(packed.Sum(nil))); err != nil {
+	if err := matches(blob{l.Name, l.Digest}, "sha256:"+hex.EncodeToString(packed.Sum(nil))); err != nil {
 		return err
 	}
-	return matches(blob{l.path, diffID}, "sha256:"+hex.EncodeToString(unpacked.Sum(nil)))
+	return matches(blob{l.Name, diffID}, "sha256:"+hex.EncodeToString(unpacked.Sum(nil)))
 }
 
 // settings are the image's, as they are kept here.

@@ -25,8 +25,8 @@ func tooLarge(format string, args ...any) error {
 	return api.FieldError(api.CodeTooLarge, fieldArchive, "", format, args...)
 }
 
-// stored makes an error of writing to the store one that a client understands.
-func stored(what string, err error) error {
+// Stored makes an error of writing to the store one that a client understands.
+func Stored(what string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -79,64 +79,18 @@ func (im *Importer) Import(ctx context.Context, o api.ImageImport, r io.Reader, 
 	if !isFormat(o.Format) {
 		return api.Image{}, api.FieldError(api.CodeInvalid, "format", "say rootfs, oci or docker, or nothing", "there is no format %q", clip(o.Format))
 	}
-	select {
-	case im.slots <- struct{}{}:
-		defer func() { <-im.slots }()
-	case <-ctx.Done():
-		return api.Image{}, context.Cause(ctx)
-	}
-	dir, done, err := im.tempDir()
+	w, err := im.Begin(ctx)
 	if err != nil {
 		return api.Image{}, err
 	}
-	defer done()
-	digest, err := im.build(ctx, dir, o, r, progress)
-	if err != nil {
-		return api.Image{}, err
-	}
-	if err := im.install(dir, o, digest); err != nil {
-		return api.Image{}, err
-	}
-	im.cfg.Forget(o.Name)
-	return im.Inspect(o.Name)
-}
-
-// tempDir makes a folder that is removed by done, whatever is in it then.
-func (im *Importer) tempDir() (dir string, done func(), err error) {
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	dir, err = os.MkdirTemp(im.cfg.Dir, tempPrefix)
-	if err != nil {
-		return "", nil, stored("image store", err)
-	}
-	im.busy[filepath.Base(dir)] = true
-	return dir, func() {
-		_ = os.RemoveAll(dir) // what stays is swept later
-		im.mu.Lock()
-		delete(im.busy, filepath.Base(dir))
-		im.mu.Unlock()
-	}, nil
-}
-
-// build makes the image's two files in dir.
-func (im *Importer) build(ctx context.Context, dir string, o api.ImageImport, r io.Reader, progress func(api.ImageEvent)) (string, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return "", stored("image store", err)
-	}
-	f := os.NewFile(uintptr(fd), dir+"/spool")
-	defer f.Close()
+	defer w.Close()
 	src := &source{ctx: ctx, r: r}
-	tell := throttle(progress)
-	u := &unpacker{ctx: ctx, cfg: im.cfg, spool: newSpool(f), tree: newTree(), squash: o.Squash, left: im.cfg.MaxBytes}
-	u.tick = func(files int) {
-		tell(api.ImageEvent{Type: "progress", Phase: "reading", Bytes: src.bytes, Files: files})
-	}
-	c, err := u.read(src, o.Format)
-	if err != nil {
-		return "", err
-	}
-	return im.write(ctx, dir, u, c, tell)
+	return w.build(ctx, o, throttle(progress), func(u *unpacker, tell func(api.ImageEvent)) (image.Config, error) {
+		u.tick = func(files int) {
+			tell(api.ImageEvent{Type: "progress", Phase: "reading", Bytes: src.bytes, Files: files})
+		}
+		return u.read(src, o.Format)
+	})
 }
 
 // read reads the upload and leaves the image's tree in u.
@@ -166,9 +120,10 @@ func (u *unpacker) read(src *source, format string) (image.Config, error) {
 }
 
 // write writes image and configuration and sees to it that they are on the disk.
-func (im *Importer) write(ctx context.Context, dir string, u *unpacker, c image.Config, tell func(api.ImageEvent)) (digest string, err error) {
+func (w *Work) write(ctx context.Context, u *unpacker, c image.Config, tell func(api.ImageEvent)) (digest string, err error) {
+	im, dir := w.im, w.dir
 	if err := u.spool.w.Flush(); err != nil {
-		return "", stored("write to the image store", err)
+		return "", Stored("write to the image store", err)
 	}
 	sum := sha256.New()
 	err = im.file(filepath.Join(dir, imageFile), func(f *os.File) error {
@@ -199,21 +154,21 @@ func (im *Importer) write(ctx context.Context, dir string, u *unpacker, c image.
 func (im *Importer) file(path string, fill func(*os.File) error) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
 	if err != nil {
-		return stored("image store", err)
+		return Stored("image store", err)
 	}
 	err = fill(f)
 	if err == nil {
 		err = f.Sync()
 	}
-	return stored("write to the image store", errors.Join(err, f.Close()))
+	return Stored("write to the image store", errors.Join(err, f.Close()))
 }
 
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return stored("image store", err)
+		return Stored("image store", err)
 	}
-	return stored("image store", errors.Join(d.Sync(), d.Close()))
+	return Stored("image store", errors.Join(d.Sync(), d.Close()))
 }
 
 // install gives a finished image its name, at once. The same image under the same name is no conflict, so that an import
@@ -221,7 +176,7 @@ func syncDir(dir string) error {
 func (im *Importer) install(dir string, o api.ImageImport, digest string) error {
 	to := filepath.Join(im.cfg.Dir, o.Name)
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return stored("image store", err)
+		return Stored("image store", err)
 	}
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -241,7 +196,7 @@ func (im *Importer) install(dir string, o api.ImageImport, digest string) error 
 		flags = unix.RENAME_EXCHANGE // what was there is now in the temporary folder, and goes with it
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, to, flags); err != nil {
-		return stored("name image "+o.Name, err)
+		return Stored("name image "+o.Name, err)
 	}
 	return syncDir(im.cfg.Dir)
 }

@@ -41,6 +41,9 @@ func (im *Importer) view(e *image.Info) api.Image {
 		Env: orEmpty(e.Config.Env), User: e.Config.User, Workdir: e.Config.WorkDir, Hostname: e.Config.Hostname,
 		Entrypoint: orEmpty(e.Config.Entrypoint), Cmd: orEmpty(e.Config.Cmd),
 	}
+	if from := e.Config.Source; from != nil {
+		v.Source = (*api.ImageSource)(from)
+	}
 	if e.Err != nil {
 		v.Broken = e.Err.Error()
 		if told := asTyped(e.Err); told != nil {
@@ -84,7 +87,7 @@ func (im *Importer) remove(name string) (int64, error) {
 	// Away first, at once, so that a crash leaves no half of it under its name.
 	temp, err := os.MkdirTemp(im.cfg.Dir, tempPrefix)
 	if err != nil {
-		return 0, stored("image store", err)
+		return 0, Stored("image store", err)
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, at, unix.AT_FDCWD, filepath.Join(temp, name), unix.RENAME_NOREPLACE); err != nil {
 		return 0, errors.Join(fmt.Errorf("remove image %s: %w", name, err), os.RemoveAll(temp))

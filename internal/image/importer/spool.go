@@ -35,7 +35,7 @@ func (s *spool) add(r io.Reader, size int64) (int64, error) {
 			return 0, err
 		}
 		if _, err := s.w.Write(s.buf[:k]); err != nil {
-			return 0, &writeError{stored("write to the image store", err)}
+			return 0, &writeError{Stored("write to the image store", err)}
 		}
 		left -= int64(k)
 	}
@@ -46,7 +46,7 @@ func (s *spool) add(r io.Reader, size int64) (int64, error) {
 // reader reads a regular file that was added.
 func (s *spool) reader(n *erofs.Node) (io.Reader, error) {
 	if err := s.w.Flush(); err != nil {
-		return nil, &writeError{stored("write to the image store", err)}
+		return nil, &writeError{Stored("write to the image store", err)}
 	}
 	return io.NewSectionReader(s.f, n.Offset, n.Size), nil
 }
