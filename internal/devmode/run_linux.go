@@ -25,6 +25,7 @@ import (
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/image/importer"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
+	"github.com/dsec-io/dsec/internal/linux/limits"
 	"github.com/dsec-io/dsec/internal/state"
 )
 
@@ -146,7 +147,11 @@ func (in *instance) start(ctx context.Context, name string, run func(context.Con
 
 // startEdge opens what the edge is made of, from the kernel up, and starts it.
 func (in *instance) startEdge(ctx context.Context) error {
-	edge.RaiseLimits(in.cfg.Logger)
+	// First of all: what is started from here inherits the limit of open files.
+	kernel, err := limits.Raise(in.cfg.Logger)
+	if err != nil {
+		return err
+	}
 	ids, err := idrange.Open(ctx, idrange.Config{File: in.cfg.IDRanges, Instance: in.dir.ID, DataDir: in.dir.DataDir})
 	if err != nil {
 		return err
@@ -173,7 +178,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 		return err
 	}
 	e, err := edge.New(ctx, edge.Config{
-		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity, Home: home,
+		Instance: in.dir, Backend: backend, Images: images, Logger: in.cfg.Logger, Metrics: in.reg, Capacity: in.cfg.Capacity, Home: home, Limits: kernel,
 		Clock: func() time.Time { return time.Now().Add(in.cfg.TestClock) }, Faults: in.cfg.TestFaults,
 		Image: func(ctx context.Context, name string) (edge.ImageConfig, error) { return imageConfig(ctx, store, name) },
 	})

@@ -6,15 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dsec-io/dsec/internal/edge/admission"
+	"github.com/dsec-io/dsec/internal/edge/disk"
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/images"
 	"github.com/dsec-io/dsec/internal/edge/instance"
+	"github.com/dsec-io/dsec/internal/fault"
+	"github.com/dsec-io/dsec/internal/linux/limits"
 )
 
 // Config is what an [Edge] is made of. Instance, Backend and Image are required.
@@ -28,6 +30,7 @@ type Config struct {
 	Metrics  prometheus.Registerer // nil: nowhere
 	Home     uint32                // the edge's number, never given to another; below 2^20
 	Capacity Capacity
+	Limits   []limits.Limit // of the kernel, as they were found and raised at the start; told by "node.get"
 
 	EndedKeep   time.Duration    // how long an ended sandbox's record can be read; default 1 h
 	ShortWait   time.Duration    // how long a request waits for a short state to pass; default 30 s
@@ -35,49 +38,14 @@ type Config struct {
 	Clock       func() time.Time // the wall clock; tests have one that is wrong; nil: the machine's
 	Keys        idem.Limits      // of what is kept for idempotency keys
 	Parallel    int              // adoptions and stops at one time; default 16
+	Faults      *fault.Set       // what tests make go wrong; nil: nothing
 
-	machine func() (machineState, error) // how the machine is doing; tests have another
-	files   files                        // where records are written; tests make it fail and die
+	machine func() (admission.State, error) // how the machine is doing; tests have another; nil: the kernel is asked
+	files   files                           // where records are written; tests make it fail and die
 }
 
-// Capacity is how much an edge promises to sandboxes. Zero means the default.
-//
-// The limits of all sandboxes may add up to many times the machine: a sandbox of an agent waits most of the time and
-// stays far below its limits. What the machine really has left decides the rest: a create is refused while little memory
-// or few process numbers are free.
-type Capacity struct {
-	Sandboxes   int     // default 10,000
-	MemoryRatio float64 // memory promised per memory of the machine; default 25
-	MemoryMB    int64   // memory promised in all, instead of the ratio
-	ReserveMB   int64   // memory that stays available: creates are refused below it; default 5 % of the machine's, at least 256
-	CPURatio    float64 // cores promised per core of the machine; default 1,000: cores are shared by weight, whatever is promised
-	PIDRatio    float64 // processes promised per process that the machine can number (kernel.pid_max); default 20
-	PIDs        int64   // processes promised in all, instead of the ratio
-}
-
-func (k Capacity) valid() bool {
-	for _, ratio := range []float64{k.MemoryRatio, k.CPURatio, k.PIDRatio} {
-		if ratio < 0 || math.IsNaN(ratio) || ratio > maxRatio {
-			return false
-		}
-	}
-	return k.Sandboxes >= 0 && k.MemoryMB >= 0 && k.ReserveMB >= 0 && k.PIDs >= 0
-}
-
-// maxRatio keeps what is promised within the numbers that count it.
-const maxRatio = 1e6
-
-// on returns k with its defaults for a machine.
-func (k Capacity) on(m machineState) Capacity {
-	k.Sandboxes = cmp.Or(k.Sandboxes, 10_000)
-	k.CPURatio = cmp.Or(k.CPURatio, 1000)
-	k.MemoryRatio = cmp.Or(k.MemoryRatio, 25)
-	k.PIDRatio = cmp.Or(k.PIDRatio, 20)
-	k.MemoryMB = cmp.Or(k.MemoryMB, int64(float64(m.memoryMB)*k.MemoryRatio))
-	k.PIDs = cmp.Or(k.PIDs, int64(float64(m.pids)*k.PIDRatio))
-	k.ReserveMB = cmp.Or(k.ReserveMB, max(m.memoryMB/20, 256))
-	return k
-}
+// Capacity is how much an edge promises to sandboxes; see [admission.Capacity].
+type Capacity = admission.Capacity
 
 // Validate reports every fault.
 func (c Config) Validate() error {
@@ -94,7 +62,7 @@ func (c Config) Validate() error {
 	if c.Home > instance.MaxHome {
 		faults = append(faults, fmt.Errorf("edge: home %d is above %d", c.Home, instance.MaxHome))
 	}
-	if !c.Capacity.valid() {
+	if !c.Capacity.Valid() {
 		faults = append(faults, fmt.Errorf("edge: capacity %+v", c.Capacity))
 	}
 	if c.EndedKeep < 0 || c.ShortWait < 0 || c.StopTimeout < 0 || c.Parallel < 0 {
@@ -121,19 +89,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Clock = time.Now
 	}
 	if c.files == nil {
-		c.files = osFiles{}
+		c.files = disk.Files{Faults: c.Faults}
 	}
-	if c.machine == nil {
-		c.machine = readMachine
-	}
-	now, err := c.machine()
-	if err != nil {
-		return c, err
-	}
-	c.Capacity = c.Capacity.on(now)
 	return c, nil
-}
-
-func (k Capacity) total() claim {
-	return claim{sandboxes: int64(k.Sandboxes), memoryMB: k.MemoryMB, milliCPU: int64(k.CPURatio * float64(runtime.NumCPU()) * 1000), pids: k.PIDs}
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -54,15 +54,12 @@ func (e *Edge) admit(ctx context.Context, project, id string, want api.Spec) (*s
 		return nil, err
 	}
 	rec.ID = id
-	if err := e.machine.admit(time.Now()); err != nil {
-		return nil, err
-	}
-	if err := e.ledger.reserve(rec.ID, claimOf(rec.Spec.Resources)); err != nil {
+	if err := e.room.Reserve(rec.ID, admission.ClaimOf(rec.Spec.Resources)); err != nil {
 		return nil, err
 	}
 	sb, err := e.enter(rec)
 	if err != nil {
-		e.ledger.release(rec.ID)
+		e.room.Release(rec.ID)
 		return nil, err
 	}
 	return sb, nil
@@ -82,21 +79,13 @@ func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record
 	if err != nil {
 		return nil, err
 	}
-	if err := fitsMachine(want.Resources); err != nil {
+	if err := admission.Possible(want.Resources); err != nil {
 		return nil, err
 	}
 	return &record{
 		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, Project: project,
 		Spec: want, ImageEnv: img.Env, ImageCommand: img.DefaultCommand(), State: api.StateCreating, Backend: e.cfg.Backend.Name(),
 	}, nil
-}
-
-// fitsMachine refuses what no moment could give: a limit above the machine's cores would promise what isn't there.
-func fitsMachine(r api.Resources) error {
-	if n := runtime.NumCPU(); r.CPU != nil && *r.CPU > float64(n) {
-		return api.FieldError(api.CodeImpossible, "resources.cpu", "ask for less", "%v cores are asked for; this machine has %d", *r.CPU, n)
-	}
-	return nil
 }
 
 func (e *Edge) build(ctx context.Context, sb *sandbox) error {
@@ -111,6 +100,9 @@ func (e *Edge) build(ctx context.Context, sb *sandbox) error {
 	sb.mu.Lock()
 	sb.box, sb.rec.BackendState = box, box.State()
 	sb.mu.Unlock()
+	if err := e.cfg.Faults.At("create:made"); err != nil {
+		return err
+	}
 	if len(sb.rec.Spec.Command) > 0 {
 		if err := e.startCommand(ctx, sb, box); err != nil {
 			return err
@@ -139,6 +131,7 @@ func (e *Edge) open(ctx context.Context, sb *sandbox, box Box) error {
 	if err != nil {
 		return err
 	}
+	e.room.Made(sb.id)
 	sb.active.Touch(uptime())
 	e.tell(sb, "running", "", nil)
 	e.goTask(func() { e.watch(sb, box) })
@@ -169,7 +162,7 @@ func (e *Edge) undo(sb *sandbox) {
 	}
 	if err == nil {
 		err = e.leave(sb)
-		e.ledger.release(sb.id)
+		e.room.Release(sb.id)
 	}
 	if err != nil {
 		e.log.Error("half-made sandbox not removed", sb.attr(), slog.Any("err", err))
@@ -187,6 +180,9 @@ func (e *Edge) startCommand(ctx context.Context, sb *sandbox, box Box) error {
 		x.Argv = append(x.Argv, []byte(a))
 	}
 	if err := complete(&x, settled{env: sb.env, spec: sb.rec.Spec}); err != nil {
+		return err
+	}
+	if err := e.cfg.Faults.At("create:command"); err != nil {
 		return err
 	}
 	s, err := box.Open(ctx, aether.Open{Method: "exec", Sandbox: sb.id, Project: sb.project, Body: x.AppendTo(nil)})

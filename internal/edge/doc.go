@@ -7,5 +7,5 @@
 // of the sandbox to the caller frame by frame.
 //
 // Everything exported is safe for concurrent use. Lock order: sandbox.work, Edge.mu, sandbox.mu, then the leaf locks
-// (ledger.mu, the events' own). No lock but sandbox.work is held across a call into the backend.
+// (the room's, the events' own). No lock but sandbox.work is held across a call into the backend.
 package edge

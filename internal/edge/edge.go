@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/instance"
@@ -26,14 +27,13 @@ const SocketName = "edge.sock"
 
 // Edge owns the sandboxes of one data folder.
 type Edge struct {
-	cfg     Config
-	log     *slog.Logger
-	met     *metrics
-	store   *store
-	ledger  *ledger
-	boot    string
-	machine *machine
-	keyed   *idem.Server
+	cfg   Config
+	log   *slog.Logger
+	met   *metrics
+	store *store
+	room  *admission.Room
+	boot  string
+	keyed *idem.Server
 
 	life  context.Context //nolint:containedctx // what the edge itself waits for has no request's context; over when quit is closed
 	die   context.CancelCauseFunc
@@ -63,10 +63,13 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("edge metrics: %w", err)
 	}
+	room, err := admission.New(cfg.Capacity, cfg.machine)
+	if err != nil {
+		return nil, err
+	}
 	life, die := context.WithCancelCause(context.Background())
 	e := &Edge{
-		cfg: cfg, log: cfg.Logger, met: met, boot: boot, ledger: newLedger(cfg.Capacity.total()),
-		machine: &machine{read: cfg.machine, reserveMB: cfg.Capacity.ReserveMB}, life: life, die: die,
+		cfg: cfg, log: cfg.Logger, met: met, boot: boot, room: room, life: life, die: die,
 		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger, tails: map[string]int{}},
 		quit:  life.Done(), heard: make(chan struct{}), boxes: map[string]*sandbox{},
 	}
@@ -226,7 +229,7 @@ func (e *Edge) cleanUp(sb *sandbox) {
 	sb.rec.Unclean, sb.rec.BackendState, sb.box = false, nil, nil
 	e.saveLocked(sb)
 	sb.mu.Unlock()
-	e.ledger.release(sb.id)
+	e.room.Release(sb.id)
 }
 
 // StopAll stops every sandbox, some at a time, and tells progress after each. It stops at the end of ctx.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/instance"
 	"github.com/google/go-cmp/cmp"
 )
@@ -75,7 +76,7 @@ func TestLife(t *testing.T) {
 	if diff := cmp.Diff([]string{"created", "running", "stopping", "stopped"}, n.eventTypes(sb.ID)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if used := n.edge.ledger.inUse(); used != (claim{}) {
+	if used := n.edge.room.Used(); used != (admission.Claim{}) {
 		t.Errorf("still in use: %+v", used)
 	}
 }
@@ -127,8 +128,8 @@ func TestCreateFailsWhole(t *testing.T) {
 		var page api.SandboxList
 		n.must("sandbox.list", "", nil, &page)
 		files, _ := filepath.Glob(filepath.Join(n.inst.DataDir, "sandboxes", "*"))
-		if len(page.Items) != 0 || len(n.fake.living()) != 0 || len(files) != 0 || n.edge.ledger.inUse() != (claim{}) {
-			t.Errorf("left: %+v, living %v, files %v, used %+v", page.Items, n.fake.living(), files, n.edge.ledger.inUse())
+		if len(page.Items) != 0 || len(n.fake.living()) != 0 || len(files) != 0 || n.edge.room.Used() != (admission.Claim{}) {
+			t.Errorf("left: %+v, living %v, files %v, used %+v", page.Items, n.fake.living(), files, n.edge.room.Used())
 		}
 	}
 	create := func(ctx context.Context, spec string) error {
@@ -164,7 +165,7 @@ func TestCreateFailsWhole(t *testing.T) {
 		if err := <-failed; err == nil {
 			t.Error("a cancelled create succeeded")
 		}
-		until(t, "nothing is left", func() bool { return len(n.fake.living()) == 0 && n.edge.ledger.inUse() == (claim{}) })
+		until(t, "nothing is left", func() bool { return len(n.fake.living()) == 0 && n.edge.room.Used() == (admission.Claim{}) })
 		n.fake.mu.Lock()
 		n.fake.hold = nil
 		n.fake.mu.Unlock()
@@ -240,13 +241,13 @@ func TestStopThatFailsIsCleanedUpLater(t *testing.T) {
 	if v.State != api.StateFailed || !strings.Contains(v.Reason, "busy") {
 		t.Errorf("%+v", v)
 	}
-	if n.edge.ledger.inUse().sandboxes != 1 {
+	if n.edge.room.Used().Sandboxes != 1 {
 		t.Error("its share was given away while its remains are there")
 	}
 	n.fake.setFault("clean", nil)
 	n.edge.sweepOnce(time.Now())
-	if n.edge.ledger.inUse() != (claim{}) || len(n.fake.living()) != 0 {
-		t.Errorf("after the sweep: %+v, %v", n.edge.ledger.inUse(), n.fake.living())
+	if n.edge.room.Used() != (admission.Claim{}) || len(n.fake.living()) != 0 {
+		t.Errorf("after the sweep: %+v, %v", n.edge.room.Used(), n.fake.living())
 	}
 }
 
@@ -262,7 +263,7 @@ func TestDeathIsNoticed(t *testing.T) {
 	if v.State != api.StateFailed || v.Reason == "" || v.EndedAt == nil {
 		t.Errorf("%+v", v)
 	}
-	until(t, "its share is given back", func() bool { return n.edge.ledger.inUse() == (claim{}) })
+	until(t, "its share is given back", func() bool { return n.edge.room.Used() == (admission.Claim{}) })
 }
 
 func TestTimeLimitsSurviveRestart(t *testing.T) {

@@ -9,7 +9,9 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/idem"
+	"github.com/dsec-io/dsec/internal/linux/limits"
 )
 
 func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open) error {
@@ -80,6 +82,7 @@ type nodeReply struct {
 	States   map[api.State]int `json:"states"` // sandboxes of all projects
 	Total    nodeShare         `json:"total"`
 	Used     nodeShare         `json:"used"`
+	Limits   []limits.Limit    `json:"limits"` // of the kernel
 }
 
 type nodeShare struct {
@@ -89,8 +92,8 @@ type nodeShare struct {
 	PIDs      int64   `json:"pids"`
 }
 
-func (c claim) share() nodeShare {
-	return nodeShare{Sandboxes: c.sandboxes, MemoryMB: c.memoryMB, CPU: float64(c.milliCPU) / 1000, PIDs: c.pids}
+func share(c admission.Claim) nodeShare {
+	return nodeShare{Sandboxes: c.Sandboxes, MemoryMB: c.MemoryMB, CPU: float64(c.MilliCPU) / 1000, PIDs: c.PIDs}
 }
 
 func (e *Edge) serveNode(ctx context.Context, s *aether.Stream, o aether.Open) error {
@@ -99,7 +102,7 @@ func (e *Edge) serveNode(ctx context.Context, s *aether.Stream, o aether.Open) e
 	}
 	n := nodeReply{
 		Instance: e.cfg.Instance.ID, Home: e.cfg.Home, Backend: e.cfg.Backend.Name(), States: map[api.State]int{},
-		Total: e.ledger.total.share(), Used: e.ledger.inUse().share(),
+		Total: share(e.room.Total()), Used: share(e.room.Used()), Limits: e.cfg.Limits,
 	}
 	for _, sb := range e.all() {
 		n.States[sb.view().State]++

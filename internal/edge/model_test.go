@@ -144,7 +144,7 @@ func (m *model) die(t *rapid.T) {
 	}
 	m.n.fake.kill(id)
 	m.state[id] = api.StateFailed
-	until(m.n.t, "death is noticed", func() bool { return m.n.get(id).State == api.StateFailed && !m.n.edge.holds(id) })
+	until(m.n.t, "death is noticed", func() bool { return m.n.get(id).State == api.StateFailed && !m.n.edge.room.Holds(id) })
 }
 
 func (m *model) exec(t *rapid.T) {
@@ -183,81 +183,9 @@ func (m *model) compare(t *rapid.T) {
 		}
 	}
 	sum, count := m.used()
-	if u := m.n.edge.ledger.inUse(); u.memoryMB != sum || u.sandboxes != int64(count) {
+	if u := m.n.edge.room.Used(); u.MemoryMB != sum || u.Sandboxes != int64(count) {
 		t.Fatalf("in use: %+v, want %d sandboxes with %d MiB", u, count, sum)
 	}
-}
-
-// holds tells whether the ledger counts a sandbox.
-func (e *Edge) holds(id string) bool {
-	e.ledger.mu.Lock()
-	defer e.ledger.mu.Unlock()
-	_, ok := e.ledger.held[id]
-	return ok
-}
-
-func TestLedgerAgainstModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		total := claim{sandboxes: 4, memoryMB: 100, milliCPU: 1000, pids: 50}
-		l := newLedger(total)
-		held := map[string]claim{}
-		sum := func() (s claim) {
-			for _, c := range held {
-				s = s.plus(c)
-			}
-			return s
-		}
-		fits := func(old, c claim) bool {
-			for _, k := range [][4]int64{
-				{old.sandboxes, c.sandboxes, sum().sandboxes, total.sandboxes},
-				{old.memoryMB, c.memoryMB, sum().memoryMB, total.memoryMB},
-				{old.milliCPU, c.milliCPU, sum().milliCPU, total.milliCPU},
-				{old.pids, c.pids, sum().pids, total.pids},
-			} {
-				if k[1] > k[0] && k[2]-k[0]+k[1] > k[3] {
-					return false
-				}
-			}
-			return true
-		}
-		draw := func(t *rapid.T) claim {
-			return claim{1, rapid.Int64Range(1, 110).Draw(t, "mb"), rapid.Int64Range(1, 1100).Draw(t, "cpu"), rapid.Int64Range(1, 55).Draw(t, "pids")}
-		}
-		id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"})
-		t.Repeat(map[string]func(*rapid.T){
-			"reserve": func(t *rapid.T) {
-				id, c := id.Draw(t, "id"), draw(t)
-				if _, ok := held[id]; ok {
-					t.Skip("ids are used once")
-				}
-				want := fits(claim{}, c)
-				if err := l.reserve(id, c); (err == nil) != want {
-					t.Fatalf("reserve(%+v) with %+v: %v", c, sum(), err)
-				}
-				if want {
-					held[id] = c
-				}
-			},
-			"change": func(t *rapid.T) {
-				id, c := id.Draw(t, "id"), draw(t)
-				old, ok := held[id]
-				want := ok && fits(old, c)
-				if err := l.change(id, c); (err == nil) != want {
-					t.Fatalf("change(%+v to %+v) with %+v: %v", old, c, sum(), err)
-				}
-				if want {
-					held[id] = c
-				}
-			},
-			"adopt":   func(t *rapid.T) { id, c := id.Draw(t, "id"), draw(t); l.adopt(id, c); held[id] = c },
-			"release": func(t *rapid.T) { id := id.Draw(t, "id"); l.release(id); delete(held, id) },
-			"": func(t *rapid.T) {
-				if l.inUse() != sum() {
-					t.Fatalf("in use %+v, want %+v", l.inUse(), sum())
-				}
-			},
-		})
-	})
 }
 
 // TestAdmissionIsExact lets many creates and patches compete for less than all of them want.
@@ -281,7 +209,7 @@ func TestAdmissionIsExact(t *testing.T) {
 			default:
 				t.Error(err)
 			}
-			used := n.edge.ledger.inUse().memoryMB
+			used := n.edge.room.Used().MemoryMB
 			for old := most.Load(); used > old && !most.CompareAndSwap(old, used); old = most.Load() {
 				runtime.Gosched()
 			}
@@ -319,8 +247,8 @@ func TestPatch(t *testing.T) {
 	}
 	unchanged := func(why string) {
 		t.Helper()
-		if diff := cmp.Diff(v.Spec, n.get(sb.ID).Spec); diff != "" || n.edge.ledger.inUse().memoryMB != 600 {
-			t.Errorf("%s changed something; in use %+v:\n%s", why, n.edge.ledger.inUse(), diff)
+		if diff := cmp.Diff(v.Spec, n.get(sb.ID).Spec); diff != "" || n.edge.room.Used().MemoryMB != 600 {
+			t.Errorf("%s changed something; in use %+v:\n%s", why, n.edge.room.Used(), diff)
 		}
 	}
 	patch := func(body string) error {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -67,17 +67,12 @@ func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
 // setLimits admits and sets new limits. While they change, the larger of old and new is counted. The caller holds
 // sb.work.
 func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Resources) error {
-	if err := fitsMachine(p); err != nil {
+	if err := admission.Possible(p); err != nil {
 		return err
 	}
 	old := now.spec.Resources
 	want := spec.Merged(old, p)
-	if *want.MemoryMB > *old.MemoryMB || *want.PIDs > *old.PIDs {
-		if err := e.machine.admit(time.Now()); err != nil {
-			return err
-		}
-	}
-	if err := e.ledger.change(sb.id, claimOf(old).max(claimOf(want))); err != nil {
+	if err := e.room.Change(sb.id, admission.ClaimOf(old).Max(admission.ClaimOf(want))); err != nil {
 		return err
 	}
 	err := e.saveLimits(sb, want, true)
@@ -89,7 +84,7 @@ func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Re
 		kept = old
 	}
 	// Not above what is counted already, so it can only fail for a sandbox that has ended meanwhile.
-	if lerr := e.ledger.change(sb.id, claimOf(kept)); err == nil {
+	if lerr := e.room.Change(sb.id, admission.ClaimOf(kept)); err == nil {
 		err = lerr
 	}
 	if serr := e.saveLimits(sb, kept, false); err == nil {

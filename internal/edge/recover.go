@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/lifetime"
 )
@@ -58,7 +59,7 @@ func (e *Edge) recover(ctx context.Context) error {
 			e.latest = r.CreatedAt
 		}
 		if !r.State.Ended() || r.Unclean {
-			e.ledger.adopt(r.ID, claimOf(r.Spec.Resources))
+			e.room.Adopt(r.ID, admission.ClaimOf(r.Spec.Resources))
 			todo = append(todo, sb)
 		}
 	}

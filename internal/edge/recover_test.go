@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dsec-io/dsec/api"
-	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/edge/disk"
 )
 

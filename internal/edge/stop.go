@@ -85,7 +85,7 @@ func (e *Edge) end(sb *sandbox, reason string, err error) {
 	}
 	// Given back before anybody is told, so that whoever waits for the end finds the room.
 	if err == nil {
-		e.ledger.release(sb.id)
+		e.room.Release(sb.id)
 	}
 	sb.mu.Lock()
 	sb.box = nil
