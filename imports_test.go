@@ -44,8 +44,9 @@ var housePlan = [][]string{
 	{"internal/edge"},
 	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause"},
 	{"internal/edge/disk"},
+	{"internal/image/registry"},
 	{"internal/image/importer"},
-	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar"},
+	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar", "internal/image/reference"},
 	{"internal/chronus"},
 	{"internal/chronus/files", "internal/chronus/ports", "internal/chronus/request"},
 	{"internal/chronus/launch"},
@@ -98,8 +99,8 @@ var onlyFor = []struct {
 	},
 	{
 		[]string{"net/http"},
-		[]string{"test/ports/server", "internal/apiserver/...", "internal/devmode", "libdsec", "internal/bench", "cmd/dsec"},
-		"HTTP is a face: behind it the aether protocol is spoken",
+		[]string{"test/ports/server", "internal/apiserver/...", "internal/devmode", "libdsec", "internal/bench", "cmd/dsec", "internal/image/registry"},
+		"HTTP is a face: behind it the aether protocol is spoken; registries speak nothing else",
 	},
 	{
 		[]string{"github.com/coder/websocket"},
