@@ -15,6 +15,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/pause"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -41,7 +42,7 @@ func (s *Shard) takeOver(items []keeper.Item) {
 	for _, step := range []struct {
 		prefix string
 		take   func(*keeper.Item) error
-	}{{boxKey, s.takeBox}, {sessionKey, s.takeSession}, {processKey, s.takeProcess}, {draftKey, s.takeDraft}} {
+	}{{boxKey, s.takeBox}, {pauseKey, s.takePause}, {sessionKey, s.takeSession}, {processKey, s.takeProcess}, {draftKey, s.takeDraft}} {
 		for i := range items {
 			it := &items[i]
 			if !strings.HasPrefix(it.Key, step.prefix) {
@@ -73,6 +74,7 @@ func (s *Shard) takeBox(it *keeper.Item) error {
 	if len(it.FDs) == 2 {
 		b.devpts = it.FDs[1]
 	}
+	b.restorePause(pause.Kept{})
 	s.boxes[spec.Name] = b
 	return nil
 }
@@ -185,6 +187,9 @@ func (s *Shard) newKeeper(ctx context.Context, fds []int) error {
 	}
 	for _, b := range boxes {
 		s.putBox(b)
+		if k := b.gate.Kept(); k != (pause.Kept{}) {
+			b.Keep(k)
+		}
 		b.mu.Lock()
 		procs, sessions := make([]*process, 0, len(b.procs)), make([]*session, 0, len(b.sessions))
 		for _, p := range b.procs {

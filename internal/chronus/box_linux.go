@@ -10,6 +10,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/account"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/pause"
 	"github.com/dsec-io/dsec/internal/chronus/remember"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
@@ -31,6 +32,7 @@ type box struct {
 	pin sync.RWMutex
 
 	ended chan struct{} // closed with the box
+	gate  pause.Gate    // whoever makes a process in the sandbox, or visits it, enters here
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -40,6 +42,7 @@ type box struct {
 	sessions map[string]*session
 	memory   remember.Budget     // of the sessions; has a lock of its own
 	left     map[string]struct{} // cgroups of commands that have ended and left processes
+	drafts   []keeper.Item       // unfinished files of an earlier shard's, while the sandbox is paused
 	gone     bool
 
 	// accMu guards the accounts and is held while they are read.
@@ -151,6 +154,9 @@ func (b *box) close() {
 		se.close()
 	}
 	b.shard.del(boxKey + b.Name)
+	if b.gate.Kept() != (pause.Kept{}) {
+		b.shard.del(pauseKey + b.Name)
+	}
 	b.pin.Lock()
 	defer b.pin.Unlock()
 	_ = unix.Close(b.PIDFD)

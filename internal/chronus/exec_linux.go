@@ -44,6 +44,9 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 	if err := request.Check(&x.req); err != nil {
 		return err
 	}
+	if x.box.paused() { // else it might wait for its turn behind what stands still
+		return errPaused()
+	}
 	err = x.box.reserve(x.req.ID, x.req.Keep)
 	if api.IsCode(err, api.CodeTooMany) {
 		s.sweep() // of records that may go, before anybody is refused
@@ -62,7 +65,7 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 		}
 	}
 	var p *process
-	err = x.box.use(func() (err error) {
+	err = x.box.enter(st.Done(), func() (err error) {
 		p, err = x.start()
 		return err
 	})
@@ -107,7 +110,7 @@ func (x *execution) start() (_ *process, err error) {
 		}
 	}
 	p.meta.OOMKills, _ = x.shard.dirs.OOMKills(x.box.Name)
-	p.meta.Started = time.Now().UnixNano()
+	p.meta.Started, p.meta.Began = time.Now().UnixNano(), int64(x.box.gate.Now())
 	if p.Child, err = x.shard.launcher.Spawn(c); err != nil {
 		closeJournals(journals)
 		if c.Left != "" {

@@ -20,6 +20,7 @@ import (
 // Keys of what the keeper holds.
 const (
 	boxKey     = "box/"
+	pauseKey   = "pause/"
 	draftKey   = "draft/"
 	processKey = "exec/"
 	sessionKey = "session/"
@@ -40,6 +41,8 @@ type meta struct {
 	MaxOutput int64    `json:",omitempty"`
 	TimeoutMS int64    `json:",omitempty"`
 	Started   int64    // Unix time in nanoseconds
+	Began     int64    // the same, in the sandbox's own time
+	Over      int64    `json:",omitempty"` // and when it ended
 	PID       int      // host
 	Inside    int      // in the sandbox
 	OOMKills  int64    `json:",omitempty"` // of the box, when the command started
@@ -367,6 +370,9 @@ func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 	p.result, p.cause = m.Result, cause{m.Cause[0], m.Cause[1], m.Cause[2]}
 	if m.Ended != 0 {
 		p.ended = time.Unix(0, m.Ended)
+	}
+	if now := b.gate.Now(); m.Began == 0 { // of an earlier version
+		m.Began, m.Over = int64(now-time.Since(time.Unix(0, m.Started))), int64(now)
 	}
 	if len(m.FDs) != len(it.FDs) {
 		return nil, fmt.Errorf("%d descriptors, %d names", len(it.FDs), len(m.FDs))

@@ -221,6 +221,9 @@ func (s *Shard) unary(ctx context.Context, open *aether.Open, fds []int) ([]byte
 	if err != nil {
 		return nil, err
 	}
+	if open.Method == "box.resume" {
+		return nil, b.resume(ctx)
+	}
 	if strings.HasPrefix(open.Method, "session.") {
 		return s.unarySession(ctx, b, open)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/pause"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
@@ -59,7 +60,7 @@ type process struct {
 	changed chan struct{} // closed at the next change; nil: nobody waits
 	reaped  bool          // the pid is no longer its own
 	cause   cause         // why the tree was killed, if we did
-	timer   *time.Timer
+	timer   *pause.Timer
 	result  *aether.Exited // set once the command has ended
 	ended   time.Time
 	owner   *aether.Stream // whose input counts
@@ -139,15 +140,15 @@ func (p *process) cancel() {
 	}
 }
 
-// startTimer arms the time-out, counted from the command's start.
+// startTimer arms the time-out, counted from the command's start in the sandbox's own time.
 func (p *process) startTimer() {
 	if p.meta.TimeoutMS <= 0 {
 		return
 	}
-	left := time.Until(time.Unix(0, p.meta.Started).Add(time.Duration(p.meta.TimeoutMS) * time.Millisecond))
+	left := time.Duration(p.meta.TimeoutMS)*time.Millisecond - (p.box.gate.Now() - time.Duration(p.meta.Began))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(max(left, 0), func() { p.kill(cause{timedOut: true}) })
+	p.timer = p.box.gate.AfterFunc(left, func() { p.kill(cause{timedOut: true}) })
 }
 
 // wait waits for the command's end, in a goroutine of a kept process.
@@ -272,8 +273,9 @@ func (p *process) conclude(raw int32, lost string) {
 	}
 	r.TimedOut, r.Cancelled, r.OOMKilled = why.timedOut, why.cancelled, why.oom
 	p.endSession()
+	over := p.box.gate.Now()
 	p.mu.Lock()
-	p.result, p.ended = r, now
+	p.result, p.ended, p.meta.Over = r, now, int64(over)
 	p.mu.Unlock()
 }
 

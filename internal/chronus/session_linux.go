@@ -118,20 +118,22 @@ func (se *session) interrupt(ctx context.Context) error {
 		return nil
 	}
 	p.interrupt()
-	grace := time.NewTimer(interruptGrace)
+	over := make(chan struct{})
+	grace := p.box.gate.AfterFunc(interruptGrace, func() { close(over) })
 	defer grace.Stop()
 	for {
 		changed := p.watch()
 		se.mu.Lock()
-		over := se.running != p
+		ended := se.running != p
 		se.mu.Unlock()
-		if over {
+		if ended {
 			return nil
 		}
 		select {
 		case <-changed:
-		case <-grace.C:
+		case <-over:
 			p.kill(cause{cancelled: true})
+			over = nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -246,7 +248,7 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 		return nil, api.FieldError(api.CodeInvalid, "id", "letters, digits, - and _, at most 64", "session id %q", launch.Shorten([]byte(want.ID)))
 	}
 	if want.User != "" {
-		err := b.use(func() error {
+		err := b.enter(nil, func() error {
 			_, err := b.accountOf(want.User)
 			return err
 		})

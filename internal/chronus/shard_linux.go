@@ -157,6 +157,8 @@ func (s *Shard) handle(ctx context.Context, st *aether.Stream) {
 		err = s.serveAttach(ctx, st)
 	case "wait":
 		err = s.serveWait(ctx, st)
+	case "box.pause":
+		err = s.servePause(ctx, st)
 	default:
 		var body []byte
 		if body, err = s.unary(ctx, &open, st.TakeFDs()); err == nil {
@@ -254,7 +256,7 @@ func (s *Shard) removeBox(name string) error {
 // Intervals of the janitor.
 const (
 	sweepEvery = 2 * time.Second
-	recordLife = 10 * time.Minute // how long the record of an ended process is kept
+	recordLife = 10 * time.Minute // how long the record of an ended process is kept, in the sandbox's time
 )
 
 // sweepSoon asks the janitor to look now.
@@ -288,10 +290,9 @@ func (s *Shard) sweep() {
 		boxes = append(boxes, b)
 	}
 	s.mu.Unlock()
-	now := time.Now()
 	for _, b := range boxes {
 		b.sweep()
-		for _, p := range b.expired(now) {
+		for _, p := range b.expired() {
 			p.forget()
 		}
 	}
@@ -330,18 +331,19 @@ func (p *process) over() bool {
 }
 
 // expired lists the processes whose record isn't to be kept any longer.
-func (b *box) expired(now time.Time) []*process {
+func (b *box) expired() []*process {
+	now := b.gate.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out, ended []*process
 	for _, p := range b.procs {
 		over := p.over()
 		p.mu.Lock()
-		drop, at := p.drop, p.ended
+		drop, at := p.drop, time.Duration(p.meta.Over)
 		p.mu.Unlock()
 		switch {
 		case !over:
-		case drop, now.Sub(at) >= recordLife:
+		case drop, now-at >= recordLife:
 			out = append(out, p)
 		default:
 			ended = append(ended, p)

@@ -99,7 +99,7 @@ type draft struct {
 	temp      string
 	base      []byte
 	mode      uint32
-	forget    func() // ends what Place.Keep began; nil: it didn't
+	done      func(gone bool) // ends what Place.Keep began; nil: it didn't
 }
 
 // maxLinks is how many symlinks at the end of a path are followed, as the kernel does.
@@ -157,7 +157,7 @@ func (d *draft) open(path []byte) (next []byte, err error) {
 	defer v.probes.put(p)
 	var parents []*spawn.Step
 	var openDir, create *spawn.Step
-	d.forget = v.place.Keep(append(append(bytes.Clone(dir), '/'), d.temp...))
+	d.done = v.place.Keep(append(append(bytes.Clone(dir), '/'), d.temp...))
 	err = v.visit(func(h *spawn.Script) {
 		if r.Parents {
 			parents = makeParents(h, dir)
@@ -318,14 +318,16 @@ func (s *Server) Discard(p Place, path []byte) error {
 
 // drop removes what isn't in its place, and lets go of the rest.
 func (d *draft) drop() {
+	gone := true
 	if d.temp != "" && d.file >= 0 {
-		_ = d.v.visit(func(h *spawn.Script) { // the sandbox has gone: so has the file
+		err := d.v.visitOnce(func(h *spawn.Script) {
 			h.Call(unix.SYS_UNLINKAT, uintptr(d.dir), h.String(d.temp), 0).Ignore()
 		}, func() {})
+		gone = err == nil
 	}
-	if d.forget != nil {
-		d.forget()
-		d.forget = nil
+	if d.done != nil {
+		d.done(gone)
+		d.done = nil
 	}
 	closeFD(d.file)
 	closeFD(d.dir)

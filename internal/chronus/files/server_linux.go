@@ -17,13 +17,16 @@ import (
 
 // Place is the sandbox whose files are worked on. Places of one sandbox are equal.
 type Place interface {
-	// Account finds a user of the sandbox; "" is the sandbox's own.
+	// Account finds a user of the sandbox; "" is the sandbox's own. While the sandbox is paused it fails with api.CodeFrozen.
 	Account(who string) (*account.Account, error)
-	// With runs f while the box's descriptors stay open.
-	With(f func(launch.Box) error) error
-	// Keep remembers that there is an unfinished file at path until forget is called. Should this process die before, its
-	// successor calls [Server.Discard].
-	Keep(path []byte) (forget func())
+	// Visit runs f, which makes a child that joins the sandbox, while the box's descriptors stay open. While the sandbox is
+	// paused it fails with api.CodeFrozen before f is run.
+	Visit(f func(launch.Box) error) error
+	// Await returns when the sandbox isn't paused any more, with an error when it has ended or gone is closed.
+	Await(gone <-chan struct{}) error
+	// Keep remembers that there is an unfinished file at path. Done ends that if the file is gone; if it is left, or this
+	// process dies before, somebody calls [Server.Discard].
+	Keep(path []byte) (done func(gone bool))
 	// Ended is closed when the sandbox has ended.
 	Ended() <-chan struct{}
 }
@@ -61,12 +64,16 @@ type visitor struct {
 	place Place
 	who   *account.Account
 	req   api.FileRequest
+	gone  <-chan struct{} // closed when nobody waits any more
+	turn  bool            // it has one of the turns
+	begun bool            // something has been done
 }
 
 // Serve serves one stream of the methods file.read, file.write, file.list, file.op, file.tar, file.untar and file.watch.
 func (s *Server) Serve(ctx context.Context, st *aether.Stream, p Place) error {
 	open := st.Open()
-	if open.Method != "file.watch" { // which lasts, and has bounds of its own
+	v := &visitor{Server: s, place: p, gone: st.Done()}
+	if v.turn = open.Method != "file.watch"; v.turn { // which lasts, and has bounds of its own
 		select {
 		case s.turns <- struct{}{}:
 		case <-ctx.Done():
@@ -76,7 +83,6 @@ func (s *Server) Serve(ctx context.Context, st *aether.Stream, p Place) error {
 		}
 		defer func() { <-s.turns }()
 	}
-	v := &visitor{Server: s, place: p}
 	if err := json.Unmarshal(open.Body, &v.req); err != nil {
 		return api.Errorf(api.CodeInvalid, "%s: %v", open.Method, err)
 	}
@@ -149,11 +155,31 @@ func checkPath(field string, path []byte) error {
 }
 
 // visit runs a helper whose script build writes. Steps that may fail by what they are asked for have to be ignored: the
-// error is of those that may not.
+// error is of those that may not. A request that has begun waits while the sandbox is paused.
 func (v *visitor) visit(build func(h *spawn.Script), after func()) error {
+	for {
+		err := v.visitOnce(build, after)
+		if !api.IsCode(err, api.CodeFrozen) || !v.begun {
+			return err
+		}
+		if v.turn { // others need none of what stands still
+			<-v.turns
+		}
+		err = v.place.Await(v.gone)
+		if v.turn {
+			v.turns <- struct{}{}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (v *visitor) visitOnce(build func(h *spawn.Script), after func()) error {
 	h := v.scripts.Get().(*spawn.Script) // the pool holds nothing else
 	defer v.scripts.Put(h)
-	return v.place.With(func(b launch.Box) error {
+	return v.place.Visit(func(b launch.Box) error {
+		v.begun = true
 		launch.Enter(h, b, v.who)
 		build(h)
 		h.Exit()

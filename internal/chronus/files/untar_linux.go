@@ -317,8 +317,9 @@ func (u *unpacker) file(hdr *tar.Header, base string, r io.Reader) error {
 	temp := ".dsec-" + rand.Text()
 	fd := -1
 	var create *spawn.Step
-	forget := u.v.place.Keep([]byte(string(u.v.req.Path) + "/" + u.at + "/" + temp))
-	defer forget()
+	done := u.v.place.Keep([]byte(string(u.v.req.Path) + "/" + u.at + "/" + temp))
+	gone := true
+	defer func() { done(gone) }()
 	err := u.v.visit(func(h *spawn.Script) {
 		const flags = unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY | unix.O_NOFOLLOW | cloexec
 		create = h.Call(unix.SYS_OPENAT, uintptr(u.parent), h.String(temp), flags, 0o600).Ignore()
@@ -340,7 +341,7 @@ func (u *unpacker) file(hdr *tar.Header, base string, r io.Reader) error {
 		})
 	}
 	if err != nil {
-		_ = u.result("remove", base, func(h *spawn.Script) []*spawn.Step { // the first error counts
+		gone = nil == u.result("remove", base, func(h *spawn.Script) []*spawn.Step { // the first error counts
 			h.Call(unix.SYS_UNLINKAT, uintptr(u.parent), h.String(temp), 0).Ignore()
 			return nil
 		})

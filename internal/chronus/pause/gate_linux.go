@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ErrPaused is what [Gate.Enter] answers to who doesn't want to wait.
+// ErrPaused is what [Gate.Enter] answers while the sandbox stands still.
 var ErrPaused = errors.New("paused")
 
 // Kept is what has to outlive the process: times of the clock that only goes forward, in nanoseconds.
@@ -103,9 +103,9 @@ func (g *Gate) tell() {
 }
 
 // Enter lets the caller in, who calls Leave afterwards and doesn't stay for long. While a pause is being made it waits for
-// what becomes of that. If the sandbox is paused then it fails with [ErrPaused], or, for who has to go on where it was,
-// waits for the resume. It fails with the cause of ctx, and with [context.Canceled] when gone is closed.
-func (g *Gate) Enter(ctx context.Context, gone <-chan struct{}, wait bool) error {
+// what becomes of that. If the sandbox is paused then it fails with [ErrPaused]. It fails with [context.Canceled] when the
+// caller has gone, or the sandbox has ended.
+func (g *Gate) Enter(gone, ended <-chan struct{}) error {
 	for {
 		g.mu.Lock()
 		if g.state == open {
@@ -113,20 +113,42 @@ func (g *Gate) Enter(ctx context.Context, gone <-chan struct{}, wait bool) error
 			g.mu.Unlock()
 			return nil
 		}
-		if g.state == closed && !wait {
+		if g.state == closed {
 			g.mu.Unlock()
 			return ErrPaused
 		}
 		changed := g.changes()
 		g.mu.Unlock()
-		select {
-		case <-changed:
-		case <-gone:
-			return context.Canceled
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := wait(changed, gone, ended); err != nil {
+			return err
 		}
 	}
+}
+
+// Await waits until the sandbox isn't paused. It fails as Enter does.
+func (g *Gate) Await(gone, ended <-chan struct{}) error {
+	for {
+		g.mu.Lock()
+		if g.state == open {
+			g.mu.Unlock()
+			return nil
+		}
+		changed := g.changes()
+		g.mu.Unlock()
+		if err := wait(changed, gone, ended); err != nil {
+			return err
+		}
+	}
+}
+
+func wait(changed, gone, ended <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-gone:
+	case <-ended:
+	}
+	return context.Canceled
 }
 
 // Leave is the end of what an Enter began.

@@ -69,6 +69,9 @@ func (c *conn) dialError(err error) error {
 	case c.cutBy() != nil:
 		return c.cutBy()
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		if perr := c.place.Visit(func(launch.Box) error { return nil }); perr != nil {
+			return perr // a program that stands still doesn't accept
+		}
 		return api.FieldError(api.CodeTimeout, "port", "the program that listens has to accept its connections", "port %d didn't accept within %v", c.port, dialTime)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
 		e := api.Errorf(api.CodeNoCapacity, "dial port %d: %v", c.port, err)
@@ -83,7 +86,7 @@ func (s *Server) socket(p Place, who *account.Account, to netip.AddrPort) (int, 
 	h := s.scripts.Get().(*spawn.Script) // the pool holds nothing else
 	defer s.scripts.Put(h)
 	fd, made, began := -1, unix.Errno(0), unix.Errno(0)
-	err := p.With(func(b launch.Box) error {
+	err := p.Visit(func(b launch.Box) error {
 		launch.EnterNetwork(h, b, who)
 		family, addr := sockaddr(to)
 		const kind = unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC

@@ -19,10 +19,13 @@ import (
 
 // Place is the sandbox whose ports are dialled.
 type Place interface {
-	// Account finds a user of the sandbox; "" is the sandbox's own.
+	// Account finds a user of the sandbox; "" is the sandbox's own. While the sandbox is paused it fails with api.CodeFrozen.
 	Account(who string) (*account.Account, error)
 	// With runs f while the box's descriptors stay open.
 	With(f func(launch.Box) error) error
+	// Visit is With for an f that makes a child that joins the sandbox. While the sandbox is paused it fails with
+	// api.CodeFrozen before f is run.
+	Visit(f func(launch.Box) error) error
 	// Ended is closed when the sandbox has been removed.
 	Ended() <-chan struct{}
 }
