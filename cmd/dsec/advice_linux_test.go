@@ -30,10 +30,14 @@ func TestDoctorAdviceWorks(t *testing.T) {
 	}
 	sysctl := filepath.Join(dir, "sysctl")
 	for check, worse := range map[string]string{
-		"inotify":    "mount --bind " + sysctl + " /proc/sys/fs/inotify/max_user_instances",
-		"pid-max":    "mount --bind " + sysctl + " /proc/sys/kernel/pid_max",
-		"mounts":     "mount --bind " + sysctl + " /proc/sys/fs/mount-max",
-		"open-files": "ulimit -n 4096",
+		"inotify":          "mount --bind " + sysctl + " /proc/sys/fs/inotify/max_user_instances",
+		"pid-max":          "mount --bind " + sysctl + " /proc/sys/kernel/pid_max",
+		"mounts":           "mount --bind " + sysctl + " /proc/sys/fs/mount-max",
+		"open-files":       "ulimit -n 4096",
+		"terminals":        "mount --bind " + sysctl + " /proc/sys/kernel/pty/max",
+		"mappings":         "mount --bind " + sysctl + " /proc/sys/vm/max_map_count",
+		"namespace-limits": "mount --bind " + sysctl + " /proc/sys/user/max_net_namespaces",
+		"machine-files":    "mount --bind " + sysctl + " /proc/sys/fs/aio-max-nr",
 	} {
 		t.Run(check, func(t *testing.T) {
 			ask := func(advice string) doctor.Check {

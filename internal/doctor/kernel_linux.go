@@ -18,6 +18,8 @@ import (
 
 const newKernel = "use a newer kernel (Linux 6.12 or later has all of it)"
 
+const noSuchLimit = "mount -t proc proc /proc   # with /proc/sys in it"
+
 // allNamespaces are those of a sandbox.
 const allNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
@@ -41,10 +43,14 @@ func probes() []probe {
 		{"data-folder", true, "name a folder on a disk of this machine with --data", tryDataDir},
 		{"images", false, "make setup", tryImages},
 		{"leftovers", false, "remove /run/dsec/idranges.json when no DSec runs on this machine", tryLeftovers},
-		{"pid-max", false, "sysctl -w kernel.pid_max=4194304", tryPIDMax},
-		{"inotify", false, "sysctl -w fs.inotify.max_user_instances=65536", tryInotify},
+		{"pid-max", false, noSuchLimit, tryLimits("kernel.pid_max", "kernel.threads-max")},
+		{"inotify", false, noSuchLimit, tryLimits("fs.inotify.")},
 		{"open-files", false, "ulimit -n 1048576   # LimitNOFILE=1048576 in a service", tryNoFile},
-		{"mounts", false, "sysctl -w fs.mount-max=1000000", tryMountMax},
+		{"machine-files", false, noSuchLimit, tryLimits("fs.file-max", "fs.nr_open", "fs.aio-max-nr")},
+		{"terminals", false, noSuchLimit, tryLimits("kernel.pty.")},
+		{"namespace-limits", false, noSuchLimit, tryLimits("user.")},
+		{"mounts", false, noSuchLimit, tryLimits("fs.mount-max")},
+		{"mappings", false, noSuchLimit, tryLimits("vm.max_map_count")},
 		{"kvm", false, "a machine with a hypervisor; only microVMs need it", tryKVM},
 	}
 }

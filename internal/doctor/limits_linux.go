@@ -8,53 +8,48 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/internal/aetherbin"
+	"github.com/dsec-io/dsec/internal/linux/limits"
 )
 
 // What a machine with thousands of sandboxes needs. Less works, with fewer.
 const (
-	wantPIDs     = 1 << 20
-	wantInotify  = 8192
 	wantNoFile   = 65536
-	wantMounts   = 100_000
 	wantFreeDisk = 1 << 30
 	// kvmCreateVM and kvmCreateVCPU are ioctls of linux/kvm.h.
 	kvmCreateVM   = 0xae01
 	kvmCreateVCPU = 0xae41
 )
 
-func tryPIDMax(context.Context, *machine) (string, error) {
-	return atLeast("kernel/pid_max", wantPIDs, "sysctl -w kernel.pid_max=4194304   # dsec dev raises it by itself")
-}
-
-func tryInotify(context.Context, *machine) (string, error) {
-	return atLeast("fs/inotify/max_user_instances", wantInotify, "sysctl -w fs.inotify.max_user_instances=65536   # dsec dev raises it by itself")
-}
-
-func tryMountMax(context.Context, *machine) (string, error) {
-	return atLeast("fs/mount-max", wantMounts, "sysctl -w fs.mount-max=1000000")
-}
-
-// atLeast compares a number below /proc/sys with what's wanted.
-func atLeast(name string, want int64, fix string) (string, error) {
-	b, err := os.ReadFile(filepath.Join("/proc/sys", name))
-	if err != nil {
-		return "", err
+// tryLimits makes a probe of the limits of the kernel whose names begin with one of these.
+func tryLimits(prefixes ...string) func(context.Context, *machine) (string, error) {
+	return func(context.Context, *machine) (string, error) {
+		all, err := limits.Read()
+		if err != nil {
+			return "", err
+		}
+		var found, fix []string
+		for _, l := range all {
+			if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(l.Name, p) }) {
+				continue
+			}
+			found = append(found, fmt.Sprintf("%s is %d", l.Name, l.Have))
+			if l.Low() {
+				fix = append(fix, fmt.Sprintf("sysctl -w %s=%d", l.Name, l.Want))
+			}
+		}
+		switch {
+		case len(found) == 0:
+			return "", fmt.Errorf("this kernel has no %s", strings.Join(prefixes, ", "))
+		case len(fix) > 0:
+			return strings.Join(found, ", "), &limitedError{strings.Join(fix, " && ") + "   # dsec dev raises what isn't zero by itself"}
+		}
+		return strings.Join(found, ", "), nil
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	found := fmt.Sprintf("%s is %d", strings.ReplaceAll(name, "/", "."), n)
-	if n < want {
-		return found, &limitedError{fix}
-	}
-	return found, nil
 }
 
 func tryNoFile(context.Context, *machine) (string, error) {

@@ -120,9 +120,6 @@ type Backend struct {
 const (
 	trashQueue  = 1024
 	settleTime  = 10 * time.Second // how long taking things back may take after its request has ended
-	maxPIDs     = 4 << 20
-	maxWatches  = 1 << 20
-	maxInotify  = 128 * 1024 // instances: what one shard's sandboxes may have together
 	logFileMode = 0o600
 )
 
@@ -162,7 +159,6 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 	if err := b.prepareFolders(); err != nil {
 		return nil, err
 	}
-	b.raiseLimits()
 	if err := b.connectKeeper(ctx); err != nil {
 		return nil, err
 	}
@@ -199,26 +195,6 @@ func (b *Backend) prepareFolders() error {
 func (b *Backend) upperDir() string { return filepath.Join(b.cfg.DataDir, "upper") }
 
 func (b *Backend) upper(id string) upper { return upper{dir: filepath.Join(b.upperDir(), id)} }
-
-// raiseLimits lifts limits of this process and of the machine that thousands of sandboxes would meet. A machine that
-// refuses still works, for fewer.
-func (b *Backend) raiseLimits() {
-	if _, err := proc.RaiseNoFile(); err != nil {
-		b.log.Warn("limit of open files not raised", slog.Any("err", err))
-	}
-	for _, s := range []struct {
-		name  string
-		value int64
-	}{{"kernel.pid_max", maxPIDs}, {"fs.inotify.max_user_instances", maxInotify}, {"fs.inotify.max_user_watches", maxWatches}} {
-		was, changed, err := proc.RaiseSysctl(s.name, s.value)
-		switch {
-		case err != nil:
-			b.log.Warn("limit of the machine not raised", slog.String("sysctl", s.name), slog.Any("err", err))
-		case changed:
-			b.log.Info("limit of the machine raised", slog.String("sysctl", s.name), slog.Int64("from", was), slog.Int64("to", s.value))
-		}
-	}
-}
 
 // Warm ends what an earlier process left and no adopted sandbox needs, and starts to make things ahead.
 func (b *Backend) Warm() {

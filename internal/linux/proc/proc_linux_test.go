@@ -46,21 +46,3 @@ func TestBootID(t *testing.T) {
 		t.Errorf("BootID() = %q, %v", a, err)
 	}
 }
-
-func TestRaiseNoFileReachesTheHardLimit(t *testing.T) {
-	a, err := proc.RaiseNoFile()
-	b, err2 := proc.RaiseNoFile()
-	if err != nil || err2 != nil || a != b || a == 0 {
-		t.Errorf("RaiseNoFile() = %d, %v, then %d, %v", a, err, b, err2)
-	}
-}
-
-func TestRaiseSysctlNeverLowers(t *testing.T) {
-	was, changed, err := proc.RaiseSysctl("kernel.pid_max", 1)
-	if err != nil || changed || was <= 1 {
-		t.Errorf("RaiseSysctl() = %d, %v, %v", was, changed, err)
-	}
-	if _, _, err := proc.RaiseSysctl("kernel.no_such_thing", 1); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("RaiseSysctl() of nothing = %v", err)
-	}
-}
