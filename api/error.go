@@ -53,6 +53,8 @@ const (
 	CodeNotStarted            Code = "not_started"            // 503: an infrastructure failure before anything ran; safe to repeat
 	CodeNoCapacity            Code = "no_capacity"            // 503: the machine is full; see retry_after_ms
 	CodeUnavailable           Code = "unavailable"            // 503: a component can't be reached; see retry_after_ms
+	CodePauseFailed           Code = "pause_failed"           // 503: the sandbox couldn't be made to stand still; it goes on as before
+	CodeResumeFailed          Code = "resume_failed"          // 503: the sandbox couldn't be made to go on; it is paused as before
 	CodeTimeout               Code = "timeout"                // 504
 	CodeDiskFull              Code = "disk_full"              // 507
 )
@@ -74,7 +76,7 @@ func statuses() map[Code]int {
 		CodeWorkdirNotFound: 422, CodeNoShell: 422, CodeNoSuchUser: 422, CodeQuota: 429, CodeTooMany: 429,
 		CodeInternal: 500, CodeNotImplemented: 501, CodeSandboxDied: 502, CodePortUnreachable: 502, CodePortFailed: 502, CodeNotStarted: 503, CodeNoCapacity: 503,
 		CodeFileNotFound: 404, CodePermissionDenied: 403, CodeExists: 409, CodeIsDirectory: 409, CodeNotDirectory: 409,
-		CodeNotEmpty: 409, CodeNotRegular: 409, CodeLinkLoop: 409, CodeRange: 416,
+		CodePauseFailed: 503, CodeResumeFailed: 503, CodeNotEmpty: 409, CodeNotRegular: 409, CodeLinkLoop: 409, CodeRange: 416,
 		CodeKeyReused: 409, CodeResultGone: 409, CodeUnavailable: 503, CodeTimeout: 504, CodeDiskFull: 507,
 	}
 }

@@ -52,6 +52,12 @@ type Spec struct {
 	Secrets   []SecretReference `json:"secrets,omitempty"`
 }
 
+// What [Spec.OnIdle] and [Spec.OnExpire] have done with a sandbox when ttl.idle_s or ttl.running_s is over.
+const (
+	ThenStop  = "stop"
+	ThenPause = "pause"
+)
+
 // Resources are a sandbox's limits. Nil means the default, which GET shows; zero and below are refused.
 type Resources struct {
 	CPU      *float64 `json:"cpu,omitempty"`       // cores; default 1
@@ -98,14 +104,15 @@ type SecretReference struct {
 type Sandbox struct {
 	ID        string     `json:"id"`
 	State     State      `json:"state"`
-	Reason    string     `json:"reason,omitempty"` // why it failed or stopped
+	Reason    string     `json:"reason,omitempty"` // why it is paused or stopped, or has failed
 	Project   string     `json:"project"`
 	Spec      Spec       `json:"spec"` // the effective spec
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"` // when it first answered
+	PausedAt  *time.Time `json:"paused_at,omitempty"`  // while it is paused: since when
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty"` // when ttl.running_s or ttl.max_s will be over, extensions included
-	Already   bool       `json:"already,omitempty"`    // on a repeated stop: it had ended before
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // when ttl.running_s (of a paused one: ttl.paused_s) or ttl.max_s will be over, extensions included
+	Already   bool       `json:"already,omitempty"`    // of a stop, a pause or a resume: it had ended, or was so, before
 }
 
 // Extension asks for more time.
@@ -113,7 +120,12 @@ type Extension struct {
 	RunningS *int64 `json:"running_s"` // ttl.running_s isn't over before so many seconds from now; what was set or asked for before is never shortened
 }
 
-// Patch changes a running sandbox. A nil field stays as it is; a non-nil Env or Labels replaces the whole map, and a
+// Resumption lets a paused sandbox go on.
+type Resumption struct {
+	RunningS *int64 `json:"running_s,omitempty"` // as of an [Extension], from the end of the pause; absent: what was left goes on
+}
+
+// Patch changes a sandbox. A nil field stays as it is; a non-nil Env or Labels replaces the whole map, and a
 // key with a null value in EnvSet or LabelsSet is removed.
 type Patch struct {
 	Env       *map[string]string `json:"env,omitempty"`
@@ -132,7 +144,7 @@ type Event struct {
 	Seq     int64          `json:"seq"` // per sandbox, from 1, without gaps
 	Time    time.Time      `json:"time"`
 	Sandbox string         `json:"sandbox"`
-	Type    string         `json:"type"` // created, running, exec_started, exec_ended, updated, stopping, stopped, failed, adopted, aether_lost, aether_back
+	Type    string         `json:"type"` // created, running, exec_started, exec_ended, updated, extended, pausing, paused, pause_failed, resuming, resumed, resume_failed, stopping, stopped, failed, adopted, aether_lost, aether_back
 	Message string         `json:"message,omitempty"`
 	Data    map[string]any `json:"data,omitempty"`
 }

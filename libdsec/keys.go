@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,16 +74,21 @@ func answerLost(err error) bool {
 	switch e.HTTP {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		// From us only when the way to the edge broke, or from something on the way. A sandbox that died has.
-		return e.Code != api.CodeSandboxDied && e.Code != api.CodeNoCapacity && e.Code != api.CodeNotStarted
+		return !slices.Contains([]api.Code{
+			api.CodeSandboxDied, api.CodeNoCapacity, api.CodeNotStarted, api.CodePauseFailed, api.CodeResumeFailed,
+		}, e.Code)
 	}
 	return false
 }
 
-// keyed sends a POST request under a key until its answer has come back whole.
+// keyed sends a POST request under a key until its answer has come back whole; without a key when a repeat is harmless.
 func (c *Client) keyed(ctx context.Context, path, key string, body, out any) error {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return api.Errorf(api.CodeInvalid, "encode request: %v", err)
+	var raw []byte
+	if body != nil {
+		var err error
+		if raw, err = json.Marshal(body); err != nil {
+			return api.Errorf(api.CodeInvalid, "encode request: %v", err)
+		}
 	}
 	t := tries{keyed: true, method: http.MethodPost}
 	for {
@@ -101,7 +107,9 @@ func (c *Client) keyedOnce(ctx context.Context, path, key string, body []byte, o
 	if err != nil {
 		return err
 	}
-	req.Header.Set(headerKey, key)
+	if key != "" {
+		req.Header.Set(headerKey, key)
+	}
 	resp, err := c.do(req)
 	if err != nil {
 		return err

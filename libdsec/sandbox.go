@@ -124,9 +124,32 @@ func (s *Sandbox) Stop(ctx context.Context) (api.Sandbox, error) {
 // Extend makes the sandbox's running time (ttl.running_s) last for at least d from now on. It never makes it shorter, and
 // it can't outlast ttl.max_s. ExpiresAt of the answer is the new end.
 func (s *Sandbox) Extend(ctx context.Context, d time.Duration) (api.Sandbox, error) {
-	want := api.Extension{RunningS: new(int64((d + time.Second - 1) / time.Second))}
+	return s.ask(ctx, "/extend", NewKey(), api.Extension{RunningS: seconds(d)})
+}
+
+// Pause makes everything in the sandbox stand still until [Sandbox.Resume], or until something is to be done in it: any
+// command, session, file or port that is asked for wakes it. Memory, processes, files and open streams stay as they are.
+// Pausing a paused sandbox is no error: then Already is set. One that can't be paused runs on ([api.CodePauseFailed]).
+func (s *Sandbox) Pause(ctx context.Context) (api.Sandbox, error) {
+	return s.ask(ctx, "/pause", "", nil)
+}
+
+// Resume lets a paused sandbox go on where it was. Resuming one that runs is no error: then Already is set.
+func (s *Sandbox) Resume(ctx context.Context) (api.Sandbox, error) {
+	return s.ask(ctx, "/resume", "", nil)
+}
+
+// ResumeFor is Resume and [Sandbox.Extend] in one.
+func (s *Sandbox) ResumeFor(ctx context.Context, d time.Duration) (api.Sandbox, error) {
+	return s.ask(ctx, "/resume", "", api.Resumption{RunningS: seconds(d)})
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) *int64 { return new(int64((d + time.Second - 1) / time.Second)) }
+
+func (s *Sandbox) ask(ctx context.Context, what, key string, body any) (api.Sandbox, error) {
 	var info api.Sandbox
-	if err := s.client.keyed(ctx, s.path("/extend"), NewKey(), want, &info); err != nil {
+	if err := s.client.keyed(ctx, s.path(what), key, body, &info); err != nil {
 		return api.Sandbox{}, err
 	}
 	s.mu.Lock()

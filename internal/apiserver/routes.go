@@ -23,9 +23,11 @@ func (s *Server) served() map[string]handler {
 		"POST /v1/sandboxes":     s.create,
 		"GET /v1/sandboxes":      s.list,
 		"GET " + sb:              s.get,
-		"PATCH " + sb:            s.patch,
+		"PATCH " + sb:            changer[api.Patch](s, "sandbox.patch", false),
 		"DELETE " + sb:           s.stopSandbox,
-		"POST " + sb + "/extend": s.extend,
+		"POST " + sb + "/extend": changer[api.Extension](s, "sandbox.extend", false),
+		"POST " + sb + "/pause":  changer[struct{}](s, "sandbox.pause", true),
+		"POST " + sb + "/resume": changer[api.Resumption](s, "sandbox.resume", true),
 		"GET " + sb + "/metrics": s.usage,
 		"GET " + sb + "/events":  s.events,
 		"GET " + sb + "/logs":    s.logs,
@@ -104,7 +106,6 @@ func (s *Server) routes() {
 func pending() map[string][]string {
 	const sb = "/v1/sandboxes/{id}"
 	return map[string][]string{
-		"pausing and resuming": {"POST " + sb + "/pause", "POST " + sb + "/resume"},
 		"forking":              {"POST " + sb + "/fork"},
 		"checkpoints":          {"POST " + sb + "/checkpoint"},
 		"pack-diff":            {"POST " + sb + "/pack-diff"},

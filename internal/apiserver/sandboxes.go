@@ -160,37 +160,26 @@ func (s *Server) read(c *call, r *http.Request, o aether.Open) error {
 	return c.raw(http.StatusOK, answer)
 }
 
-func (s *Server) patch(c *call, r *http.Request) error {
-	id, err := plainSandbox(r)
-	if err != nil {
-		return err
+// changer makes the handler of a change that is asked for by a body of some type.
+func changer[T any](s *Server, method string, mayBeEmpty bool) handler {
+	d := api.NewDecoder[T]()
+	return func(c *call, r *http.Request) error {
+		id, err := plainSandbox(r)
+		if err != nil {
+			return err
+		}
+		o := aether.Open{Method: method, Sandbox: id}
+		if r.ContentLength != 0 || !mayBeEmpty {
+			want, err := decode(c, r, d, smallBody)
+			if err != nil {
+				return err
+			}
+			if o.Body, err = json.Marshal(want); err != nil {
+				return err
+			}
+		}
+		return s.change(c, r, o)
 	}
-	p, err := decode(c, r, s.decoders.patch, smallBody)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	return s.change(c, r, aether.Open{Method: "sandbox.patch", Sandbox: id, Body: body})
-}
-
-// extend gives a sandbox more time.
-func (s *Server) extend(c *call, r *http.Request) error {
-	id, err := plainSandbox(r)
-	if err != nil {
-		return err
-	}
-	want, err := decode(c, r, s.decoders.extend, smallBody)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	return s.change(c, r, aether.Open{Method: "sandbox.extend", Sandbox: id, Body: body})
 }
 
 func (s *Server) stopSandbox(c *call, r *http.Request) error {

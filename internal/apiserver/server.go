@@ -56,8 +56,6 @@ type Server struct {
 // decoders are made once, because making one walks the type.
 type decoders struct {
 	spec    *api.Decoder[api.Spec]
-	patch   *api.Decoder[api.Patch]
-	extend  *api.Decoder[api.Extension]
 	exec    *api.Decoder[api.ExecRequest]
 	start   *api.Decoder[api.StartRequest]
 	session *api.Decoder[api.SessionRequest]
@@ -90,8 +88,6 @@ func New(cfg Config) (*Server, error) {
 		metrics: m,
 		decoders: decoders{
 			spec:    api.NewDecoder[api.Spec](),
-			patch:   api.NewDecoder[api.Patch](),
-			extend:  api.NewDecoder[api.Extension](),
 			exec:    api.NewDecoder[api.ExecRequest](),
 			start:   api.NewDecoder[api.StartRequest](),
 			session: api.NewDecoder[api.SessionRequest](),

@@ -35,6 +35,7 @@ type Config struct {
 	EndedKeep   time.Duration    // how long an ended sandbox's record can be read; default 1 h
 	ShortWait   time.Duration    // how long a request waits for a short state to pass; default 30 s
 	StopTimeout time.Duration    // how long the end of a sandbox may take before it counts as failed; default 30 s
+	PauseTime   time.Duration    // how long a sandbox may take to stand still, or to go on, before that counts as failed; default 10 s
 	Clock       func() time.Time // the wall clock; tests have one that is wrong; nil: the machine's
 	Keys        idem.Limits      // of what is kept for idempotency keys
 	Parallel    int              // adoptions and stops at one time; default 16
@@ -65,7 +66,7 @@ func (c Config) Validate() error {
 	if !c.Capacity.Valid() {
 		faults = append(faults, fmt.Errorf("edge: capacity %+v", c.Capacity))
 	}
-	if c.EndedKeep < 0 || c.ShortWait < 0 || c.StopTimeout < 0 || c.Parallel < 0 {
+	if c.EndedKeep < 0 || c.ShortWait < 0 || c.StopTimeout < 0 || c.PauseTime < 0 || c.Parallel < 0 {
 		faults = append(faults, errors.New("edge: negative time or count"))
 	}
 	return errors.Join(faults...)
@@ -84,6 +85,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.EndedKeep = cmp.Or(c.EndedKeep, time.Hour)
 	c.ShortWait = cmp.Or(c.ShortWait, 30*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
+	c.PauseTime = cmp.Or(c.PauseTime, 10*time.Second)
 	c.Parallel = cmp.Or(c.Parallel, 16)
 	if c.Clock == nil {
 		c.Clock = time.Now

@@ -119,7 +119,7 @@ func (e *Edge) Note(id, what string) {
 	e.mu.Lock()
 	sb := e.boxes[id]
 	e.mu.Unlock()
-	if sb != nil && sb.view().State == api.StateRunning {
+	if sb != nil && alive(sb.view().State) {
 		e.tell(sb, what, "", nil)
 	}
 }

@@ -45,21 +45,15 @@ func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 
 func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) error {
 	defer sb.active.Begin(uptime)()
-	open := unsaid(x)
-	down, box, err := e.openExec(ctx, s, sb, x)
+	down, f, now, err := e.beginExec(ctx, s, sb, x)
 	if err != nil {
-		return err
+		return e.answerLoss(ctx, s, err)
 	}
-	f, err := down.Recv(ctx)
-	if err != nil {
-		down.Reset(nil)
-		if open {
-			err = noShell(err, x)
-		}
-		return e.answerLoss(ctx, s, lostBeforeStart(ctx, box, err))
-	}
+	defer now.visit.End()
+	box := now.box
 	started := f.Channel == aether.Message && f.Type == aether.MsgStarted
 	if started && x.Keep {
+		now.visit.End() // it may go on after a pause
 		e.tell(sb, "exec_started", "", execData(x.ID, x.Tag))
 		e.awaitKept(sb, box, x.ID)
 	}
@@ -78,17 +72,44 @@ func (e *Edge) runCommand(ctx context.Context, s *aether.Stream, sb *sandbox, x 
 	return e.follow(ctx, s, down, &run{sb: sb, box: box, x: x})
 }
 
+// beginExec has the command run, and returns with the aether's first word about it; x is complete then. A pause that
+// comes between has it begin again.
+func (e *Edge) beginExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) (*aether.Stream, aether.Frame, settled, error) {
+	asked := *x
+	for {
+		down, now, err := e.openExec(ctx, s, sb, x)
+		if err != nil {
+			return nil, aether.Frame{}, now, err
+		}
+		f, err := down.Recv(ctx)
+		if err == nil {
+			return down, f, now, nil
+		}
+		down.Reset(nil)
+		now.visit.End()
+		if api.IsCode(err, api.CodeFrozen) && sb.pausedSince(now) {
+			*x = asked
+			continue
+		}
+		if unsaid(&asked) {
+			err = noShell(err, x)
+		}
+		return nil, f, now, lostBeforeStart(ctx, now.box, err)
+	}
+}
+
 // openExec opens the stream that runs the command; x is complete then.
-func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) (*aether.Stream, Box, error) {
+func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *aether.ExecStart) (*aether.Stream, settled, error) {
 	o := s.Open()
 	for again := false; ; again = true {
-		now, err := e.running(ctx, sb)
+		now, err := e.running(ctx, sb, o.Method)
 		if err != nil {
-			return nil, nil, err
+			return nil, now, err
 		}
 		call := *x
 		if err := complete(&call, now); err != nil {
-			return nil, nil, err
+			now.visit.End()
+			return nil, now, err
 		}
 		down, err := now.box.Open(ctx, aether.Open{
 			Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace,
@@ -96,11 +117,12 @@ func (e *Edge) openExec(ctx context.Context, s *aether.Stream, sb *sandbox, x *a
 		})
 		if err == nil {
 			*x = call
-			return down, now.box, nil
+			return down, now, nil
 		}
+		now.visit.End()
 		// Nothing was sent, so the repeat can't run the command twice.
 		if again || ctx.Err() != nil {
-			return nil, nil, notStarted(ctx, now.box, err)
+			return nil, now, notStarted(ctx, now.box, err)
 		}
 	}
 }

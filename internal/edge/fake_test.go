@@ -40,7 +40,7 @@ type fake struct {
 	// What goes wrong, by name; see the uses.
 	faults map[string]error
 	calls  map[string]int // of boxes' methods
-	hold   chan struct{} // Start, SetLimits, Pause and Resume wait for it, where set
+	hold   chan struct{}  // Start, SetLimits, Pause and Resume wait for it, where set
 }
 
 type fakeProcess struct {

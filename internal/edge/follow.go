@@ -183,9 +183,13 @@ func (e *Edge) answerLoss(ctx context.Context, s *aether.Stream, err error) erro
 
 // relay copies between a client and an aether until both are done, frames untouched. A lost aether is told as such: what
 // was asked for can be asked for again.
-func (e *Edge) relay(ctx context.Context, s, down *aether.Stream) error {
+// Arrived is called at each frame from the aether.
+func (e *Edge) relay(ctx context.Context, s, down *aether.Stream, arrived func()) error {
 	exited := false
-	err := aether.RelayTo(ctx, s, down, func(f *aether.Frame) { exited = exited || f.Type == aether.MsgExited })
+	err := aether.RelayTo(ctx, s, down, func(f *aether.Frame) {
+		exited = exited || f.Type == aether.MsgExited
+		arrived()
+	})
 	switch {
 	case err == nil || !serverLost(s, down):
 		return err

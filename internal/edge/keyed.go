@@ -104,7 +104,8 @@ func (r *record) born() api.Sandbox {
 	if r.Born != nil {
 		first.Spec = *r.Born
 	}
-	first.State, first.Reason, first.EndedAt, first.Life.Extra = api.StateRunning, "", nil, 0
+	first.State, first.Reason, first.PausedAt, first.EndedAt = api.StateRunning, "", nil, nil
+	first.Life.Extra, first.Life.Stood = 0, 0
 	return first.view()
 }
 

@@ -61,14 +61,12 @@ func (e *Edge) serveLogs(ctx context.Context, s *aether.Stream, o aether.Open) e
 	}
 	r := &run{sb: sb, out: [2]int64{q.SinceOffset, q.SinceStderr}}
 	for try := 1; ; try++ {
-		now, err := e.settle(ctx, sb)
+		now, err := e.settle(ctx, sb, api.StatePausing, api.StateResuming)
 		switch {
 		case err != nil:
 			return err
 		case now.state.Ended():
 			return e.sendSaved(ctx, s, now, r)
-		case now.state != api.StateRunning:
-			return wrongState(sb.id, now)
 		}
 		before := r.out
 		r.box = now.box

@@ -22,8 +22,8 @@ import (
 func TestStateTable(t *testing.T) {
 	want := map[api.State]string{
 		api.StateCreating: "running failed", api.StateRunning: "pausing snapshotting forking stopping failed",
-		api.StatePausing: "paused running failed", api.StatePaused: "resuming snapshotting forking stopping failed",
-		api.StateResuming: "running paused failed", api.StateSnapshotting: "running paused failed",
+		api.StatePausing: "paused running stopping failed", api.StatePaused: "resuming snapshotting forking stopping failed",
+		api.StateResuming: "running paused stopping failed", api.StateSnapshotting: "running paused failed",
 		api.StateForking: "running paused failed", api.StateStopping: "stopped failed", api.StateStopped: "", api.StateFailed: "",
 	}
 	reached := map[api.State]bool{api.StateCreating: true}

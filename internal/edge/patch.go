@@ -10,14 +10,15 @@ import (
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
-// patch changes a running sandbox. Limits come first: they are all that can fail, and then nothing is changed.
+// patch changes a sandbox, which a paused one sleeps through. Limits come first: they are all that can fail, and then
+// nothing is changed.
 func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox, error) {
 	if err := spec.CheckPatch(p); err != nil {
 		return api.Sandbox{}, err
 	}
 	sb.work.Lock()
 	defer sb.work.Unlock()
-	now, err := e.running(ctx, sb)
+	now, err := e.living(ctx, sb)
 	if err != nil {
 		return api.Sandbox{}, err
 	}
@@ -46,8 +47,8 @@ func (e *Edge) patch(ctx context.Context, sb *sandbox, p api.Patch) (api.Sandbox
 func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	if sb.rec.State != api.StateRunning {
-		return wrongState(sb.id, settled{state: sb.rec.State, reason: sb.rec.Reason})
+	if !alive(sb.rec.State) {
+		return wrongState(sb.id, sb.nowLocked())
 	}
 	next := *sb.rec
 	if p.Env != nil {
@@ -93,7 +94,7 @@ func (e *Edge) setLimits(ctx context.Context, sb *sandbox, now settled, p api.Re
 	if err == nil {
 		return nil
 	}
-	if v := sb.view(); v.State != api.StateRunning {
+	if v := sb.view(); !alive(v.State) {
 		return wrongState(sb.id, settled{state: v.State, reason: v.Reason})
 	}
 	return lifeError("patch", err)

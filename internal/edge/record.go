@@ -23,7 +23,7 @@ const recordVersion = 1
 var errVersion = errors.New("record has a later version")
 
 // record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so its
-// record needs no fsync.
+// record needs no fsync; that of a paused one has it before anybody is told.
 type record struct {
 	Version      int             `json:"version"`
 	Instance     string          `json:"instance"`
@@ -38,6 +38,7 @@ type record struct {
 	Reason       string          `json:"reason,omitempty"`
 	CreatedAt    time.Time       `json:"created_at"`
 	StartedAt    *time.Time      `json:"started_at,omitempty"`
+	PausedAt     *time.Time      `json:"paused_at,omitempty"`
 	EndedAt      *time.Time      `json:"ended_at,omitempty"`
 	Life         lifetime.Record `json:"life,omitzero"`
 	Backend      string          `json:"backend"`
@@ -49,7 +50,8 @@ type record struct {
 func (r *record) view() api.Sandbox {
 	return api.Sandbox{
 		ID: r.ID, State: r.State, Reason: r.Reason, Project: r.Project, Spec: r.Spec,
-		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExpiresAt: r.Life.Ends(r.Spec.TTL, r.CreatedAt, r.StartedAt),
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, PausedAt: r.PausedAt, EndedAt: r.EndedAt,
+		ExpiresAt: r.Life.Ends(r.Spec.TTL, lifetime.Wall{Created: r.CreatedAt, Started: r.StartedAt, Paused: r.PausedAt}),
 	}
 }
 
@@ -60,6 +62,7 @@ type files interface {
 	Append(label, path string, data []byte) error
 	Rename(label, from, to string) error
 	Remove(label, path string) error
+	Sync(label, path string) error
 }
 
 // store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
@@ -108,6 +111,16 @@ func (s *store) save(r *record) error {
 		return fmt.Errorf("put record of %s in place: %w", r.ID, err)
 	}
 	s.setTail(r.ID, len(raw))
+	return nil
+}
+
+// sync has a saved record on the disk, whatever happens to the machine.
+func (s *store) sync(id string) error {
+	for _, path := range []string{s.path(id), s.dir} {
+		if err := s.files.Sync("record:sync", path); err != nil {
+			return fmt.Errorf("bring record of %s to disk: %w", id, err)
+		}
+	}
 	return nil
 }
 

@@ -135,18 +135,14 @@ func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 		return
 	}
 	e.met.adoptions.WithLabelValues("adopted").Inc()
+	state := e.standing(sb, box)
 	sb.mu.Lock()
 	sb.box, sb.rec.BackendState = box, box.State()
-	from := sb.rec.State
-	// A change that the last edge was in the middle of is taken back: running is where each of them started.
-	if short(from) {
-		sb.rec.State = api.StateRunning
-		e.met.state(from, api.StateRunning)
-	}
 	if sb.rec.Life.Created == 0 { // of an earlier version
 		sb.rec.Life = lifetime.Restored(uptime(), e.cfg.Clock(), sb.rec.CreatedAt, timeOr(sb.rec.StartedAt, sb.rec.CreatedAt))
 	}
 	sb.active.Touch(uptime()) // what went on while no edge ran isn't known
+	e.restoreLocked(sb, state)
 	patching := sb.rec.Patching
 	sb.rec.Patching = false
 	e.saveLocked(sb)

@@ -3,12 +3,14 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/lifetime"
+	"github.com/dsec-io/dsec/internal/edge/pause"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -21,6 +23,7 @@ type sandbox struct {
 	project string
 	created time.Time
 	active  lifetime.Activity
+	visits  pause.Visits
 	events  *events.Log
 
 	// work is held by a patch: one at a time changes limits.
@@ -33,6 +36,8 @@ type sandbox struct {
 	env     *spec.Environ // the image's and the spec's
 	changed chan struct{} // closed at every change of state
 	gone    bool          // the record's files are removed, or will never be written
+	turn    *pause.Turn   // while it is pausing or resuming
+	pauses  int           // begun ones
 }
 
 func newSandbox(rec *record, log *events.Log) *sandbox {
@@ -59,17 +64,31 @@ type settled struct {
 	env    *spec.Environ
 	spec   api.Spec
 	image  []string // what an exec without a command runs
+	pauses int
+	visit  *pause.Visit // of who has found it running
 }
 
-// settle waits while the sandbox is in a short state, for as long as the edge's config says and ctx allows.
-func (e *Edge) settle(ctx context.Context, sb *sandbox) (settled, error) {
+// nowLocked is what there is to find. The caller holds sb.mu.
+func (sb *sandbox) nowLocked() settled {
+	return settled{sb.rec.State, sb.rec.Reason, sb.box, sb.env, sb.rec.Spec, sb.rec.ImageCommand, sb.pauses, nil}
+}
+
+// pausedSince tells whether a pause began after it was found to run.
+func (sb *sandbox) pausedSince(found settled) bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.pauses != found.pauses
+}
+
+// settle waits while the sandbox is in a short state, but for those that will do, for as long as the edge's config says
+// and ctx allows.
+func (e *Edge) settle(ctx context.Context, sb *sandbox, willDo ...api.State) (settled, error) {
 	var patience <-chan time.Time
 	for {
 		sb.mu.Lock()
-		now := settled{sb.rec.State, sb.rec.Reason, sb.box, sb.env, sb.rec.Spec, sb.rec.ImageCommand}
-		changed := sb.changed
+		now, changed := sb.nowLocked(), sb.changed
 		sb.mu.Unlock()
-		if !short(now.state) {
+		if !short(now.state) || slices.Contains(willDo, now.state) {
 			return now, nil
 		}
 		if patience == nil {
@@ -80,9 +99,7 @@ func (e *Edge) settle(ctx context.Context, sb *sandbox) (settled, error) {
 		select {
 		case <-changed:
 		case <-patience:
-			err := api.Errorf(api.CodeWrongState, "sandbox %s is still %s after %v", sb.id, now.state, e.cfg.ShortWait)
-			err.RetryMS, err.Hint = retryStateMS, "try again"
-			return now, err
+			return now, e.tooLong(sb)
 		case <-ctx.Done():
 			return now, context.Cause(ctx)
 		case <-e.quit:
@@ -91,16 +108,29 @@ func (e *Edge) settle(ctx context.Context, sb *sandbox) (settled, error) {
 	}
 }
 
-// running waits for the sandbox to be ready for work, or says why it never will be.
-func (e *Edge) running(ctx context.Context, sb *sandbox) (settled, error) {
-	now, err := e.settle(ctx, sb)
-	if err != nil {
-		return now, err
+// tooLong is the answer to who has met a short state for longer than it should take.
+func (e *Edge) tooLong(sb *sandbox) error {
+	err := api.Errorf(api.CodeWrongState, "sandbox %s is still %s after %v", sb.id, sb.view().State, e.cfg.ShortWait)
+	err.RetryMS, err.Hint = retryStateMS, "try again"
+	return err
+}
+
+// running waits for the sandbox to be ready for work, which it wakes it for, or says why it never will be. The caller
+// ends the visit with its work, or when the sandbox may stand still around it.
+func (e *Edge) running(ctx context.Context, sb *sandbox, method string) (settled, error) {
+	for {
+		sb.mu.Lock()
+		now := sb.nowLocked()
+		if now.state == api.StateRunning {
+			now.visit = sb.visits.Begin()
+			sb.mu.Unlock()
+			return now, nil
+		}
+		sb.mu.Unlock()
+		if _, err := e.resume(ctx, sb, "needed by "+method); err != nil {
+			return now, err
+		}
 	}
-	if now.state != api.StateRunning {
-		return now, wrongState(sb.id, now)
-	}
-	return now, nil
 }
 
 func wrongState(id string, now settled) *api.Error {

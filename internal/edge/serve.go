@@ -16,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/edge/images"
+	"github.com/dsec-io/dsec/internal/edge/pause"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -147,6 +148,8 @@ func (e *Edge) handlers() map[string]handler {
 		"sandbox.patch":   onSandbox(e, func(ctx context.Context, sb *sandbox, p api.Patch) (any, error) { return e.patch(ctx, sb, p) }),
 		"sandbox.stop":    onSandbox(e, e.serveStop),
 		"sandbox.extend":  onSandbox(e, e.extend),
+		"sandbox.pause":   onSandbox(e, e.servePause),
+		"sandbox.resume":  onSandbox(e, e.serveResume),
 		"sandbox.metrics": onSandbox(e, e.serveUsage),
 		"sandbox.events":  e.serveEvents,
 		"sandbox.logs":    e.serveLogs,
@@ -158,7 +161,10 @@ func (e *Edge) handlers() map[string]handler {
 		"session.create", "session.list", "session.interrupt", "session.close",
 		"file.read", "file.write", "file.list", "file.op", "file.tar", "file.untar", "file.watch", "port.dial",
 	} {
-		h[m] = e.passOn
+		h[m] = e.look
+		if pause.Wakes(m) {
+			h[m] = e.passOn
+		}
 	}
 	of := images.Server{Store: e.cfg.Images, Users: e.imageUsers, Logger: e.log}
 	for m, f := range of.Methods() {
@@ -185,23 +191,50 @@ func (e *Edge) passOn(ctx context.Context, s *aether.Stream, o aether.Open) erro
 		return err
 	}
 	defer sb.active.Begin(uptime)()
-	now, err := e.running(ctx, sb)
+	now, err := e.running(ctx, sb, o.Method)
 	if err != nil {
 		return err
 	}
+	defer now.visit.End()
 	body := o.Body
 	if o.Method == "session.create" {
 		if body, err = completeSession(body, now); err != nil {
 			return err
 		}
 	}
+	return e.relayTo(ctx, s, sb, now, body)
+}
+
+// look relays a method that the sandbox's aether answers without the sandbox: it wakes nothing and is no activity.
+func (e *Edge) look(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	sb, err := e.find(o.Project, o.Sandbox)
+	if err != nil {
+		return err
+	}
+	now, err := e.settle(ctx, sb, api.StatePausing, api.StateResuming)
+	if err != nil {
+		return err
+	}
+	if now.state.Ended() {
+		return wrongState(sb.id, now)
+	}
+	return e.relayTo(ctx, s, sb, now, o.Body)
+}
+
+// relayTo passes a stream on to the aether of a sandbox. A stream that stays open has arrived with the first answer.
+func (e *Edge) relayTo(ctx context.Context, s *aether.Stream, sb *sandbox, now settled, body []byte) error {
+	o := s.Open()
 	down, err := now.box.Open(ctx, aether.Open{
 		Method: o.Method, Sandbox: sb.id, Project: sb.project, RequestID: o.RequestID, Trace: o.Trace, Body: body,
 	})
 	if err != nil {
 		return notStarted(ctx, now.box, err)
 	}
-	return e.relay(ctx, s, down)
+	arrived := func() {}
+	if pause.StaysOpen(o.Method) {
+		arrived = now.visit.End
+	}
+	return e.relay(ctx, s, down, arrived)
 }
 
 // completeSession fills in what a new session gets from its sandbox.

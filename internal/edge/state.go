@@ -14,11 +14,11 @@ func after(s api.State) []api.State {
 	case api.StateRunning:
 		return []api.State{api.StatePausing, api.StateSnapshotting, api.StateForking, api.StateStopping, api.StateFailed}
 	case api.StatePausing:
-		return []api.State{api.StatePaused, api.StateRunning, api.StateFailed}
+		return []api.State{api.StatePaused, api.StateRunning, api.StateStopping, api.StateFailed}
 	case api.StatePaused:
 		return []api.State{api.StateResuming, api.StateSnapshotting, api.StateForking, api.StateStopping, api.StateFailed}
 	case api.StateResuming:
-		return []api.State{api.StateRunning, api.StatePaused, api.StateFailed}
+		return []api.State{api.StateRunning, api.StatePaused, api.StateStopping, api.StateFailed}
 	case api.StateSnapshotting, api.StateForking:
 		return []api.State{api.StateRunning, api.StatePaused, api.StateFailed}
 	case api.StateStopping:
@@ -33,6 +33,15 @@ func legal(from, to api.State) bool { return slices.Contains(after(from), to) }
 // short tells whether a state passes by itself, so that requests wait for it.
 func short(s api.State) bool {
 	return s != api.StateRunning && s != api.StatePaused && !s.Ended()
+}
+
+// alive tells whether a sandbox in this state can be changed or ended at once: it has been made, and its end hasn't begun.
+func alive(s api.State) bool {
+	switch s {
+	case api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming:
+		return true
+	}
+	return false
 }
 
 // states lists all of them, in the order of a life.

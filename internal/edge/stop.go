@@ -32,10 +32,10 @@ func (e *Edge) stopIf(ctx context.Context, sb *sandbox, reason string, still fun
 		case state.Ended():
 			sb.mu.Unlock()
 			return !ours, nil
-		case !short(state) && !still():
+		case alive(state) && !still():
 			sb.mu.Unlock()
 			return false, errSpared
-		case !short(state):
+		case alive(state):
 			box := sb.box
 			e.moveLocked(sb, api.StateStopping, reason)
 			changed = sb.changed
@@ -50,9 +50,7 @@ func (e *Edge) stopIf(ctx context.Context, sb *sandbox, reason string, still fun
 		select {
 		case <-changed:
 		case <-patience:
-			err := api.Errorf(api.CodeWrongState, "sandbox %s is still %s after %v", sb.id, state, e.cfg.ShortWait)
-			err.RetryMS, err.Hint = retryStateMS, "try again"
-			return false, err
+			return false, e.tooLong(sb)
 		case <-quit:
 			return false, errClosing()
 		case <-ctx.Done():
@@ -65,6 +63,7 @@ func (e *Edge) stopIf(ctx context.Context, sb *sandbox, reason string, still fun
 func (e *Edge) finish(sb *sandbox, box Box, reason string) {
 	begun := time.Now()
 	e.tell(sb, "stopping", reason, nil)
+	calm(sb)
 	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.StopTimeout)
 	defer cancel()
 	e.saveLog(ctx, sb, box)
@@ -135,5 +134,6 @@ func (e *Edge) died(sb *sandbox) {
 	sb.mu.Unlock()
 	e.tell(sb, string(api.StateFailed), reason, nil)
 	e.log.Warn("sandbox died", sb.attr())
+	calm(sb)
 	e.cleanUp(sb)
 }

@@ -5,7 +5,7 @@ package fault
 func Points() []string {
 	return []string{
 		// Records of sandboxes.
-		"record:write", "record:append", "record:rename", "record:remove-tmp", "record:remove", "orphan:remove",
+		"record:write", "record:append", "record:rename", "record:sync", "record:remove-tmp", "record:remove", "orphan:remove",
 		// Events of a sandbox.
 		"events:append", "events:write", "events:rename", "events:remove",
 		// The log of an ended sandbox.

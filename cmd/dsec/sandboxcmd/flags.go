@@ -29,6 +29,9 @@ type specFlags struct {
 	maxLife  time.Duration
 	running  time.Duration
 	idle     time.Duration
+	paused   time.Duration
+	onIdle   string
+	onExpire string
 }
 
 func (f *specFlags) add(cmd *cobra.Command) {
@@ -43,6 +46,13 @@ func (f *specFlags) add(cmd *cobra.Command) {
 	fs.Var((*cli.Seconds)(&f.maxLife), "max-life", "stop the sandbox after this time (90s, 2h), whatever happens")
 	fs.Var((*cli.Seconds)(&f.running), "max-running", "stop it when it has run for this time, which dsec sandbox extend moves")
 	fs.Var((*cli.Seconds)(&f.idle), "max-idle", "stop it when for this time no command ran, nobody was connected and it used no CPU")
+	fs.Var((*cli.Seconds)(&f.paused), "max-paused", "stop it when it was paused for this time")
+	fs.StringVar(&f.onIdle, "on-idle", "", "what --max-idle does: `stop` (default) or pause")
+	fs.StringVar(&f.onExpire, "on-expire", "", "what --max-running does: `stop` (default) or pause")
+	ends := cobra.FixedCompletions([]string{api.ThenStop, api.ThenPause}, cobra.ShellCompDirectiveNoFileComp)
+	for _, name := range []string{"on-idle", "on-expire"} {
+		cli.Complete(cmd, name, ends)
+	}
 }
 
 // spec builds what create is asked for.
@@ -57,12 +67,12 @@ func (f *specFlags) spec(image string, lookup func(string) (string, bool)) (api.
 	}
 	s := api.Spec{
 		Image: image, Resources: f.resources(), Env: env, Labels: labels, User: f.user, Workdir: f.workdir,
-		Hostname: f.hostname, Job: f.job,
+		Hostname: f.hostname, Job: f.job, OnIdle: f.onIdle, OnExpire: f.onExpire,
 	}
 	for _, t := range []struct {
 		given time.Duration
 		into  **int64
-	}{{f.maxLife, &s.TTL.MaxS}, {f.running, &s.TTL.RunningS}, {f.idle, &s.TTL.IdleS}} {
+	}{{f.maxLife, &s.TTL.MaxS}, {f.running, &s.TTL.RunningS}, {f.idle, &s.TTL.IdleS}, {f.paused, &s.TTL.PausedS}} {
 		if t.given > 0 {
 			*t.into = new(int64(math.Ceil(t.given.Seconds())))
 		}
@@ -197,6 +207,6 @@ name=the id is its name; for a mark of your own: --label name=NAME
 network=a sandbox has no network; its ports are reached with dsec sandbox port-forward
 net=a sandbox has no network; its ports are reached with dsec sandbox port-forward
 entrypoint=name the command after IMAGE
-ttl=say --max-life, --max-running or --max-idle
+ttl=say --max-life, --max-running, --max-idle or --max-paused
 cpus=did you mean ` + "`--cpu`" + `?
 `

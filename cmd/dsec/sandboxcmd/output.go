@@ -52,6 +52,7 @@ func (a app) sandbox(format string, sb api.Sandbox) error {
 				{"Labels", show.Map(sb.Spec.Labels)},
 				{"Env", show.Map(sb.Spec.Env)},
 				{"Created", show.Time(&sb.CreatedAt)},
+				{"Paused", show.Time(sb.PausedAt)},
 				{"Max idle", idleText(sb.Spec)},
 				{"Expires", expiryText(sb)},
 				{"Ended", show.Time(sb.EndedAt)},

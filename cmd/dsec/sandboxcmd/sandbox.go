@@ -23,7 +23,7 @@ func (a app) command() *cobra.Command {
 		RunE:    cli.Group,
 	}
 	cmd.AddCommand(a.createCommand(), a.listCommand(), a.getCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
-		a.logsCommand(), a.stopCommand(), a.setCommand(), a.extendCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
+		a.logsCommand(), a.stopCommand(), a.setCommand(), a.pauseCommand(), a.resumeCommand(), a.extendCommand(), a.statsCommand(), a.psCommand(), a.sandboxEventsCommand(),
 		a.copyCommand())
 	return cmd
 }
@@ -100,7 +100,7 @@ func (a app) setCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags] SANDBOX",
 		Short: "Change limits, variables or labels of a sandbox",
-		Long: "Changes a running sandbox. Variables and labels that aren't named stay as they are; new variables hold for\n" +
+		Long: "Changes a sandbox; a paused one stays paused. Variables and labels that aren't named stay as they are; new variables hold for\n" +
 			"commands started from then on.",
 		Example:           "  dsec sandbox set -m 2g SANDBOX\n  dsec sandbox set -l stage=eval --unset-env KEY SANDBOX",
 		Args:              cli.Exactly("SANDBOX"),

@@ -63,3 +63,16 @@ func (f Files) Remove(label, path string) error {
 	}
 	return os.Remove(path)
 }
+
+// Sync has on the disk what was written to a file, or which names a folder has.
+func (f Files) Sync(label, path string) (err error) {
+	if err := f.Faults.At(label); err != nil {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return file.Sync()
+}

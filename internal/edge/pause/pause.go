@@ -26,6 +26,11 @@ func Wakes(method string) bool {
 	}, method)
 }
 
+// StaysOpen tells whether the streams of a method go on long after they have got what they need to begin.
+func StaysOpen(method string) bool {
+	return slices.Contains([]string{"attach", "file.watch", "port.dial"}, method)
+}
+
 // Turn is one change from running to paused, or back. Whoever began it ends it once; all others wait for that.
 type Turn struct {
 	life context.Context //nolint:containedctx // the change outlives each request that waits for it

@@ -108,7 +108,7 @@ func Effective(s api.Spec, img Image) (api.Spec, error) {
 	}
 	s.Hostname = or(s.Hostname, img.Hostname, defaultHostname)
 	s.QoS = or(s.QoS, "be")
-	s.OnIdle, s.OnExpire = or(s.OnIdle, "stop"), or(s.OnExpire, "stop")
+	s.OnIdle, s.OnExpire = or(s.OnIdle, api.ThenStop), or(s.OnExpire, api.ThenStop)
 	s.Runtime = or(s.Runtime, "native")
 	s.Isolation = or(s.Isolation, "shared")
 	s.Resources = Merged(api.Resources{CPU: new(defaultCPU), MemoryMB: new(int64(defaultMemoryMB)), PIDs: new(int64(defaultPIDs))}, s.Resources)
@@ -226,21 +226,16 @@ func checkResources(f *faults, r api.Resources) {
 
 func checkTTL(f *faults, t api.TTL) {
 	for _, n := range []struct {
-		name      string
-		value     *int64
-		supported bool
+		name  string
+		value *int64
 	}{
-		{"ttl.idle_s", t.IdleS, true},
-		{"ttl.running_s", t.RunningS, true},
-		{"ttl.paused_s", t.PausedS, false},
-		{"ttl.max_s", t.MaxS, true},
+		{"ttl.idle_s", t.IdleS},
+		{"ttl.running_s", t.RunningS},
+		{"ttl.paused_s", t.PausedS},
+		{"ttl.max_s", t.MaxS},
 	} {
-		switch {
-		case n.value == nil:
-		case *n.value < 1 || *n.value > maxSeconds:
+		if n.value != nil && (*n.value < 1 || *n.value > maxSeconds) {
 			f.add(api.CodeInvalid, n.name, "leave it out for no limit", "%d isn't between 1 and %d", *n.value, int64(maxSeconds))
-		case !n.supported:
-			f.add(api.CodeUnsupportedConstraint, n.name, "use ttl.running_s or ttl.max_s", "%d can't be enforced by this build yet", *n.value)
 		}
 	}
 }
@@ -256,8 +251,8 @@ func checkChoices(f *faults, s api.Spec) {
 		{"backend", s.Backend, []string{defaultBackend}, []string{"fncall", "microvm", "vm", "sim"}},
 		{"isolation", s.Isolation, []string{"shared", "own"}, []string{"microvm", "vm"}},
 		{"qos", s.QoS, []string{"be"}, []string{"ls"}},
-		{"on_idle", s.OnIdle, []string{"stop"}, []string{"pause"}},
-		{"on_expire", s.OnExpire, []string{"stop"}, []string{"pause"}},
+		{"on_idle", s.OnIdle, []string{api.ThenStop, api.ThenPause}, nil},
+		{"on_expire", s.OnExpire, []string{api.ThenStop, api.ThenPause}, nil},
 		{"runtime", s.Runtime, []string{"native"}, []string{"crun", "gvisor"}},
 	} {
 		hint := "leave it out, or use " + strings.Join(c.supported, " or ")
@@ -339,13 +334,25 @@ func CheckPatch(p api.Patch) error {
 
 // CheckExtension checks a request for more time.
 func CheckExtension(x api.Extension) error {
-	var f faults
-	const hint = "say for how many seconds from now on"
-	switch {
-	case x.RunningS == nil:
-		f.add(api.CodeInvalid, "running_s", hint, "it is missing")
-	case *x.RunningS < 1 || *x.RunningS > maxSeconds:
-		f.add(api.CodeInvalid, "running_s", hint, "%d isn't between 1 and %d", *x.RunningS, int64(maxSeconds))
+	if x.RunningS == nil {
+		return api.FieldError(api.CodeInvalid, "running_s", moreHint, "it is missing")
 	}
-	return f.err()
+	return checkMore(*x.RunningS)
+}
+
+// CheckResumption checks a request to go on.
+func CheckResumption(x api.Resumption) error {
+	if x.RunningS == nil {
+		return nil
+	}
+	return checkMore(*x.RunningS)
+}
+
+const moreHint = "say for how many seconds from now on"
+
+func checkMore(running int64) error {
+	if running < 1 || running > maxSeconds {
+		return api.FieldError(api.CodeInvalid, "running_s", moreHint, "%d isn't between 1 and %d", running, int64(maxSeconds))
+	}
+	return nil
 }
