@@ -121,27 +121,35 @@ func (t *transfer) attempt(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		timer.Reset(t.s.stall)
-		n, err := resp.Body.Read(t.buf)
-		if int64(n) > t.d.Size-t.at {
-			return errTooLong
-		}
-		if _, werr := t.to.WriteAt(t.buf[:n], t.at); werr != nil {
-			return &diskError{importer.Stored("write to the image store", werr)}
-		}
-		t.sum.Write(t.buf[:n])
-		t.at += int64(n)
-		t.got(int64(n))
-		switch {
-		case errors.Is(err, io.EOF) && t.at == t.d.Size:
-			return nil
-		case errors.Is(err, io.EOF):
-			return fmt.Errorf("it ends after %d bytes: %w", t.at, io.ErrUnexpectedEOF)
-		case err != nil && errors.Is(context.Cause(ctx), errStalled):
+		done, err := t.take(resp.Body)
+		if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 			return errStalled
-		case err != nil:
+		}
+		if done || err != nil {
 			return err
 		}
 	}
+}
+
+// take takes what has come, and tells whether that was the last of it.
+func (t *transfer) take(r io.Reader) (done bool, err error) {
+	n, err := r.Read(t.buf)
+	if int64(n) > t.d.Size-t.at {
+		return false, errTooLong
+	}
+	if _, err := t.to.WriteAt(t.buf[:n], t.at); err != nil {
+		return false, &diskError{importer.Stored("write to the image store", err)}
+	}
+	t.sum.Write(t.buf[:n])
+	t.at += int64(n)
+	t.got(int64(n))
+	if !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	if t.at < t.d.Size {
+		return false, fmt.Errorf("it ends after %d bytes: %w", t.at, io.ErrUnexpectedEOF)
+	}
+	return true, nil
 }
 
 // startsAt tells whether a partial answer begins where it was asked to.

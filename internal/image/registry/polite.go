@@ -36,6 +36,14 @@ type polite struct {
 	mu        sync.Mutex // guards the rest
 	notBefore time.Time
 	patience  time.Duration // left to wait for a busy registry
+	asked     time.Duration // what it has asked for last
+}
+
+// askedFor is how long the registry has last asked to be left alone.
+func (p *polite) askedFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -111,9 +119,10 @@ func (p *polite) judge(req *http.Request, resp *http.Response, err error, try in
 	case err != nil:
 		return pause, reads && try+1 < maxBroken && !lasting(err)
 	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusServiceUnavailable:
-		pause = max(pause, retryAfter(resp.Header))
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		p.asked = retryAfter(resp.Header)
+		pause = max(pause, p.asked)
 		return pause, try+1 < maxBusy && pause <= p.patience
 	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented:
 		return pause, reads && try+1 < maxBroken
@@ -137,7 +146,7 @@ func lasting(err error) bool {
 func retryAfter(h http.Header) time.Duration {
 	v := h.Get("Retry-After")
 	if s, err := strconv.ParseUint(v, 10, 31); err == nil {
-		return time.Duration(s) * time.Second //nolint:gosec // 31 bits
+		return time.Duration(s) * time.Second
 	}
 	if t, err := http.ParseTime(v); err == nil {
 		return max(time.Until(t), 0)

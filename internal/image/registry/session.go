@@ -28,6 +28,7 @@ type session struct {
 	repo   name.Repository
 	base   string // scheme and host
 	stall  time.Duration
+	polite *polite
 	client *http.Client
 	signed http.RoundTripper
 	close  func()
@@ -51,7 +52,7 @@ func (m *Remote) connect(ctx context.Context, ref reference.Reference, access ap
 	if a := access.Auth; a != nil && *a != (api.RegistryAuth{}) {
 		auth = authn.FromConfig(authn.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken})
 	}
-	s := &session{ref: ref, repo: repo, stall: m.cfg.Stall, close: base.CloseIdleConnections}
+	s := &session{ref: ref, repo: repo, stall: m.cfg.Stall, polite: next, close: base.CloseIdleConnections}
 	if s.signed, err = transport.NewWithContext(ctx, repo.Registry, auth, next, scopes(repo)); err != nil {
 		s.close()
 		return nil, s.explain(err, "")
@@ -92,21 +93,10 @@ func (s *session) request(ctx context.Context, method, path string, header http.
 	}
 	if err := transport.CheckError(resp, want...); err != nil {
 		resp.Body.Close()
-		if busy := retryAfter(resp.Header); busy > 0 {
-			return nil, &busyError{err, busy}
-		}
 		return nil, err
 	}
 	return resp, nil
 }
-
-// busyError is an answer that asks to be left alone for longer than we wait.
-type busyError struct {
-	error
-	after time.Duration
-}
-
-func (e *busyError) Unwrap() error { return e.error }
 
 // explain makes an error of talking to the registry one that a client understands. what is what was asked for; empty:
 // the registry itself. It tells nothing of the addresses that a registry has sent us to, which may hold signatures.
@@ -116,11 +106,7 @@ func (s *session) explain(err error, what string) error {
 	}
 	host := s.ref.Host
 	told := func(code api.Code, hint, format string, args ...any) error {
-		e := api.FieldError(code, field, hint, format, args...)
-		if busy, ok := errors.AsType[*busyError](err); ok {
-			e.RetryMS = busy.after.Milliseconds()
-		}
-		return e
+		return api.FieldError(code, field, hint, format, args...)
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		return s.status(e, what, told)
@@ -152,7 +138,9 @@ func (s *session) status(e *transport.Error, what string, told func(api.Code, st
 	case http.StatusNotFound:
 		return told(api.CodeNoSuchImage, "see whether repository and tag are spelt right", "%s has no %s", host, what)
 	case http.StatusTooManyRequests:
-		return told(api.CodeTooMany, "try again later; logging in often raises the limit", "%s doesn't take more requests now", host)
+		e := api.FieldError(api.CodeTooMany, field, "try again later; logging in often raises the limit", "%s doesn't take more requests now", host)
+		e.RetryMS = s.polite.askedFor().Milliseconds()
+		return e
 	}
 	return told(api.CodeUnavailable, "try again later", "%s answers %d to the request for %s", host, e.StatusCode, what)
 }
