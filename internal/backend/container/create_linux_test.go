@@ -72,7 +72,7 @@ func make1(t *testing.T, instance string, p plan) made {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.close)
-	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{})
+	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestStepThatFailsIsNamedAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.close()
-	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{})
+	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,8 +237,9 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	k := testKnobs(t)
 	for range 20 {
-		ns, err := newUserNS(testOwner, testBase, &spawn.Watch{})
+		ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,6 +249,7 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 		}
 		unix.Close(ns)
 	}
+	k.close()
 	after, err := os.ReadDir("/proc/self/fd")
 	if err != nil || len(after) != len(fds) {
 		t.Errorf("%d descriptors, %d before, %v", len(after), len(fds), err)
@@ -255,9 +257,9 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 }
 
 func BenchmarkUserNS(b *testing.B) {
-	w := &spawn.Watch{}
+	w, k := &spawn.Watch{}, testKnobs(b)
 	for b.Loop() {
-		ns, err := newUserNS(testOwner, testBase, w)
+		ns, err := newUserNS(testOwner, testBase, w, k)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -25,6 +25,7 @@ type node struct {
 	skeleton    int // its folder skel
 	masks       []mask
 	cpus        int // processors of the machine
+	knobs       *knobs
 }
 
 // mask is a path of a sandbox that is covered.
@@ -38,7 +39,7 @@ type mask struct {
 const defaultHostname = "sandbox"
 
 func newNode(aether []byte) (_ *node, err error) {
-	n := &node{initProgram: -1, aether: -1, tmpfs: -1, skeleton: -1, cpus: runtime.NumCPU()}
+	n := &node{initProgram: -1, aether: -1, tmpfs: -1, skeleton: -1, cpus: runtime.NumCPU(), knobs: newKnobs()}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -80,6 +81,7 @@ func (n *node) close() {
 			_ = unix.Close(fd)
 		}
 	}
+	n.knobs.close()
 }
 
 // devices are the nodes of a sandbox's /dev.

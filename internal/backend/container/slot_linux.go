@@ -49,7 +49,7 @@ func (b *Backend) userNS(owner, base uint32) (int, error) {
 	if err := b.cfg.Faults.At("create:userns"); err != nil {
 		return -1, err
 	}
-	return newUserNS(owner, base, b.watch)
+	return newUserNS(owner, base, b.watch, b.node.knobs)
 }
 
 func (b *Backend) dropSlot(s *slot) {

@@ -33,7 +33,12 @@ func userLimits() map[string]string {
 // The child takes owner's uid before it makes the namespace, because the namespace belongs to whoever makes it. It then
 // waits for its maps, which only somebody outside can write. That can't be the goroutine that made it, whose thread is
 // in vfork until the child is done; another one does it, and needs no thread of the first, since the P is released.
-func newUserNS(owner, base uint32, watch *spawn.Watch) (_ int, err error) {
+func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs) (_ int, err error) {
+	proc, err := k.take()
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(proc)
 	var ready, mapped [2]int
 	if err := unix.Pipe2(ready[:], unix.O_CLOEXEC); err != nil {
 		return -1, fmt.Errorf("make pipe: %w", err)
@@ -47,7 +52,7 @@ func newUserNS(owner, base uint32, watch *spawn.Watch) (_ int, err error) {
 	defer unix.Close(mapped[1])
 
 	var s spawn.Script
-	userNSScript(&s, owner, ready[1], mapped[0])
+	userNSScript(&s, owner, proc, [2]int{ready[1], mapped[0]})
 	fd := -1
 	writer := make(chan error, 1)
 	go func() {
@@ -80,7 +85,9 @@ func newUserNS(owner, base uint32, watch *spawn.Watch) (_ int, err error) {
 // mapsWithin is how long a child waits for its maps, in seconds. They take some milliseconds.
 const mapsWithin = 15
 
-func userNSScript(s *spawn.Script, owner uint32, told, mapped int) {
+// userNSScript tells its number to the first of the pipes, and is told by the second.
+func userNSScript(s *spawn.Script, owner uint32, proc int, pipes [2]int) {
+	told, mapped := pipes[0], pipes[1]
 	const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP: keep the capabilities, for hosts that allow only root to unshare
 	o := uintptr(owner)
 	pid := s.Call(unix.SYS_GETPID)
@@ -99,7 +106,7 @@ func userNSScript(s *spawn.Script, owner uint32, told, mapped int) {
 	s.Call(unix.SYS_READ, uintptr(mapped), s.Word(0), 1).As("see the id maps")
 	for name, value := range userLimits() {
 		// Not every kernel knows all of them.
-		open := s.Call(unix.SYS_OPENAT, atFDCWD, s.String("/proc/sys/user/"+name), unix.O_WRONLY|unix.O_CLOEXEC).Ignore()
+		open := s.Call(unix.SYS_OPENAT, uintptr(proc), s.String("sys/user/"+name), unix.O_WRONLY|unix.O_CLOEXEC).Ignore()
 		write := s.Call(unix.SYS_WRITE, 0, s.String(value), uintptr(len(value))).Ignore()
 		open.SaveTo(write, 0)
 	}
