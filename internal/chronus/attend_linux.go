@@ -232,6 +232,7 @@ func (p *process) quickEnd(ctx context.Context, st *aether.Stream, raw int32, wa
 		lost = "wait for the command: " + waitErr.Error()
 	}
 	p.conclude(raw, lost)
+	p.notify() // who has interrupted it waits for its end
 	out := p.shard.outputs.Get().(*[2][]byte)
 	defer p.shard.outputs.Put(out)
 	eof := true

@@ -130,10 +130,10 @@ func (x *execution) adopt(p *process, journals [2]*journal.Journal) error {
 	}
 	x.outR, x.master = [2]int{-1, -1}, -1
 	if x.session != nil {
-		p.session, p.state, x.state = x.session, x.state, -1
-		x.session.mu.Lock()
-		x.session.running = p
-		x.session.mu.Unlock()
+		p.session, p.state, x.session, x.state = x.session, x.state, nil, -1
+		if p.session.begun(p) {
+			p.kill(cause{cancelled: true})
+		}
 	}
 	var err error
 	switch {

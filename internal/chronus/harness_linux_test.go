@@ -49,9 +49,9 @@ var program = sync.OnceValues(func() ([]byte, error) {
 type node struct {
 	testing.TB
 
-	instance, run string
-	backend       *container.Backend
-	groups        *cgroup.Driver
+	instance, run, data string
+	backend             *container.Backend
+	groups              *cgroup.Driver
 }
 
 func newNode(t testing.TB) *node {
@@ -63,13 +63,12 @@ func newNode(t testing.TB) *node {
 	}
 	n := &node{TB: t, instance: fmt.Sprintf("c%dt%d", os.Getpid(), time.Now().UnixNano()%1e6)}
 	n.run = filepath.Join("/run/dsec", n.instance)
-	data := t.TempDir()
+	n.data = t.TempDir()
 	t.Cleanup(func() {
 		if err := cgroup.RemoveAll(context.Background(), n.instance); err != nil {
 			t.Error(err)
 		}
 		if log, err := os.ReadFile(filepath.Join(n.run, "aether.log")); err == nil && t.Failed() {
-			_ = os.WriteFile("/tmp/aelog", log, 0o600)
 			t.Logf("log of shards and keeper:\n%s", log)
 		}
 		if err := os.RemoveAll(n.run); err != nil {
@@ -80,13 +79,13 @@ func newNode(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = n.groups.Close() })
-	ids, err := idrange.Open(t.Context(), idrange.Config{Instance: n.instance, DataDir: data})
+	ids, err := idrange.Open(t.Context(), idrange.Config{Instance: n.instance, DataDir: n.data})
 	if err != nil {
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 	n.backend, err = container.New(t.Context(), container.Config{
-		InstanceID: n.instance, DataDir: data, RunDir: n.run, IDs: ids, Cgroups: n.groups, Logger: logger,
+		InstanceID: n.instance, DataDir: n.data, RunDir: n.run, IDs: ids, Cgroups: n.groups, Logger: logger,
 		Images: image.NewStore(logger, filepath.Dir(need.Image(t, "busybox"))), Aether: aetherd, TestHooks: true,
 	})
 	if err != nil {

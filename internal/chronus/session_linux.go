@@ -42,10 +42,11 @@ type session struct {
 	turn chan struct{} // one token: commands take turns
 
 	// mu guards what follows.
-	mu      sync.Mutex
-	memory  remember.Memory
-	running *process
-	closed  bool
+	mu       sync.Mutex
+	memory   remember.Memory
+	starting chan struct{} // closed once the command whose turn it is runs, or doesn't; nil: there is none on its way
+	running  *process
+	closed   bool
 }
 
 func newSession(b *box, id, user string, cwd []byte) *session {
@@ -69,6 +70,7 @@ func (se *session) acquire(ctx context.Context, st *aether.Stream) error {
 		se.turn <- struct{}{}
 		return se.hasClosed()
 	}
+	se.starting = make(chan struct{})
 	return nil
 }
 
@@ -76,7 +78,22 @@ func (se *session) hasClosed() error {
 	return api.Errorf(api.CodeNoSuchSession, "session %q has been closed", se.id)
 }
 
-func (se *session) release() { se.turn <- struct{}{} }
+// begun tells those who wait for it what runs now, nil when nothing does, and whether the session was closed meanwhile.
+func (se *session) begun(p *process) (closed bool) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	se.running = p
+	if se.starting != nil {
+		close(se.starting)
+		se.starting = nil
+	}
+	return se.closed
+}
+
+func (se *session) release() {
+	se.begun(nil)
+	se.turn <- struct{}{}
+}
 
 // endSession hands the session back after p, with the state that p has left, if it has. It may be called again.
 func (p *process) endSession() {
@@ -109,9 +126,19 @@ func (se *session) takeState(fd int) {
 	}
 }
 
-// interrupt ends the running command: first as Ctrl-C would, then for good.
+// interrupt ends the running command: first as Ctrl-C would, then for good. A command is at work a moment before it is
+// known here to run, so one that is being started is waited for.
 func (se *session) interrupt(ctx context.Context) error {
 	se.mu.Lock()
+	for starting := se.starting; starting != nil; starting = nil {
+		se.mu.Unlock()
+		select {
+		case <-starting:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		se.mu.Lock()
+	}
 	p := se.running
 	se.mu.Unlock()
 	if p == nil {
@@ -281,7 +308,7 @@ func (s *Shard) createSession(b *box, body []byte) (*api.Session, error) {
 func (se *session) describe() *api.Session {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	d := &api.Session{ID: se.id, Cwd: string(se.memory.Cwd), User: se.user, Busy: se.running != nil}
+	d := &api.Session{ID: se.id, Cwd: string(se.memory.Cwd), User: se.user, Busy: se.running != nil || se.starting != nil}
 	if se.running != nil {
 		d.Process = se.running.meta.ID
 	}

@@ -2,6 +2,9 @@ package chronus_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -120,6 +123,48 @@ func TestStuckCommandDoesNotBreakItsSession(t *testing.T) {
 	}
 	if got := s.in(one, `pwd`); got != "/tmp\n" {
 		t.Errorf("after a time-out: %q", got)
+	}
+}
+
+// A command is at work a moment before the shard knows it as running. Whoever has seen it at work can end it all the same.
+func TestCommandOfASessionIsEndedHoweverEarly(t *testing.T) {
+	s := newSandbox(t)
+	const rounds = 60
+	slow := 0
+	for i := range rounds {
+		id := s.newSession(api.Session{})
+		c := s.exec(aether.ExecStart{Shell: fmt.Appendf(nil, "echo >/tmp/%d; sleep 999", i), Session: id, TimeoutMS: 60_000})
+		mark := fmt.Sprintf("%s/upper/%s/u/tmp/%d", s.data, s.id, i)
+		for end := time.Now().Add(time.Minute); ; runtime.Gosched() {
+			if _, err := os.Lstat(mark); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("the command doesn't come to work")
+			}
+		}
+		var list []api.Session
+		if err := s.unary("session.list", nil, &list); err != nil || len(list) != 1 || !list[0].Busy {
+			t.Errorf("round %d: %+v, %v; want a busy session", i, list, err)
+		}
+		if i%2 == 0 {
+			began := time.Now()
+			if err := s.unary("session.interrupt", []byte(id), nil); err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(began) > time.Second {
+				slow++
+			}
+		}
+		if err := s.unary("session.close", []byte(id), nil); err != nil {
+			t.Fatal(err)
+		}
+		if r := c.finish(); r.exited == nil || r.exited.TimedOut || r.exited.HasCode && r.exited.Code == 0 {
+			t.Fatalf("round %d: %v, %+v", i, r.err, r.exited)
+		}
+	}
+	if slow > rounds/4 { // half of the commands were interrupted, and one that doesn't care is killed after 1.5 s
+		t.Errorf("%d interruptions took over a second", slow)
 	}
 }
 
