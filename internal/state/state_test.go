@@ -95,10 +95,14 @@ func TestTransactions(t *testing.T) {
 
 // TestSockets: etcd listens on two sockets, both in the folder that only the owner enters, and on nothing else.
 func TestSockets(t *testing.T) {
+	before := listening(t) // a broken etcd's stay open, of another test
 	s := open(t, t.TempDir())
 	put(t, s, "a", "b")
 	var socks []string
 	for _, l := range listening(t) {
+		if slices.Contains(before, l) {
+			continue
+		}
 		if filepath.Dir(l) != filepath.Dir(s.Socket()) {
 			t.Errorf("it listens on %q", l)
 		}
