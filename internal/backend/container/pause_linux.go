@@ -29,9 +29,9 @@ func (x *box) Pause(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("pause %s: %w", x.id, x.explain(err))
 	undo, cancel := settling(ctx)
 	defer cancel()
+	err = fmt.Errorf("pause %s: %w", x.id, x.explain(undo, err))
 	// Whether an answer was lost or there was none: it goes on.
 	if uerr := x.Resume(undo); uerr != nil && !x.isDead() {
 		return fmt.Errorf("%w: %w, then %w", edge.ErrStuck, err, uerr)
@@ -73,26 +73,43 @@ func (x *box) call(ctx context.Context, method string, body []byte) error {
 }
 
 // explain adds which processes of the sandbox the kernel can't stop, by their numbers inside it.
-func (x *box) explain(err error) error {
+func (x *box) explain(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Code != api.CodeConflict {
 		return err
 	}
-	groups, gerr := x.groups.Processes()
-	if gerr != nil {
-		return err
-	}
 	told := *e
-	n := 0
-	for _, pids := range groups {
-		for _, pid := range pids {
-			if w, ok := proc.Waits(pid); ok && n < maxTold {
-				n++
-				told.Detail += fmt.Sprintf("; process %d (%s) waits in the kernel for %s", w.Inside, w.Name, w.For)
-			}
+	// The thaw has woken them for a moment: most likely they wait again.
+	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
+		for _, w := range x.waiting() {
+			told.Detail += fmt.Sprintf("; process %d (%s) waits in the kernel for %s", w.Inside, w.Name, w.For)
+		}
+		if told.Detail != e.Detail {
+			break
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 		}
 	}
 	return &told
+}
+
+// waiting lists some of the processes that no signal stops.
+func (x *box) waiting() []proc.Waiting {
+	groups, err := x.groups.Processes()
+	if err != nil {
+		return nil
+	}
+	var found []proc.Waiting
+	for _, pids := range groups {
+		for _, pid := range pids {
+			if w, ok := proc.Waits(pid); ok && len(found) < maxTold {
+				found = append(found, w)
+			}
+		}
+	}
+	return found
 }
 
 // maxTold bounds how many processes an error names.

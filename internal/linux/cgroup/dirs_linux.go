@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 )
@@ -151,6 +152,25 @@ func (d Dirs) Frozen(box string) (bool, error) {
 	// What was asked for and not what has been reached: a child born in between would stop with the others.
 	n, err := readInt(d.V2, box+"/cgroup.freeze")
 	return n == 1, err
+}
+
+// MemoryBounds tells how much memory the box may use and how much it has used at most since its start, in bytes. A limit
+// of 0 is none, a peak of 0 not known: nothing depends on either.
+func (d Dirs) MemoryBounds(box string) (limit, peak int64) {
+	if checkName(box) != nil {
+		return 0, 0
+	}
+	if d.Memory >= 0 {
+		limit, _ = readInt(d.Memory, box+"/memory.limit_in_bytes")
+		peak, _ = readInt(d.Memory, box+"/memory.max_usage_in_bytes")
+	} else {
+		limit, _ = readInt(d.V2, box+"/memory.max")
+		peak, _ = readInt(d.V2, box+"/memory.peak") // Linux 5.19
+	}
+	if limit > math.MaxInt64-1<<20 {
+		limit = 0 // v1's way to say none is the largest whole number of pages
+	}
+	return limit, peak
 }
 
 // OOMKills counts the processes of the box that the kernel has killed because the box had no memory left.

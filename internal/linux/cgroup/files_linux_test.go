@@ -61,6 +61,7 @@ func v2Files(box string) map[string]string {
 		"memory.max": "536870912\n", "memory.high": "max\n", "memory.swap.max": "0\n", "memory.oom.group": "0\n", "memory.current": "1048576\n",
 		"memory.peak": "2097152\n", "memory.events": "low 0\nhigh 0\nmax 3\noom 2\noom_kill 5\n", "cpu.max": "max 100000\n",
 		"cpu.stat": "usage_usec 1500000\nuser_usec 1\nthrottled_usec 2500\n", "pids.max": "max\n", "pids.current": "4\n",
+		"pids.events": "max 7\n", "memory.stat": "anon 1\ninactive_file 300\nactive_file 40\n",
 		"cgroup.freeze": "1\n", "cgroup.subtree_control": "", "cgroup.events": "populated 0\nfrozen 0\n",
 	} {
 		files["dsec-i/shard-0/"+box+"/"+name] = content
@@ -88,7 +89,7 @@ func TestPureV2Files(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Usage{
-		Memory: 1 << 20, MemoryPeak: 2 << 20, MemoryLimit: 512 << 20, PIDs: 4, OOMKills: 5,
+		Memory: 1 << 20, MemoryPeak: 2 << 20, MemoryLimit: 512 << 20, Cache: 340, PIDs: 4, PIDsRefused: 7, OOMKills: 5,
 		CPU: 1500 * time.Millisecond, Throttled: 2500 * time.Microsecond,
 	}
 	if diff := cmp.Diff(want, usage(t, b)); diff != "" {

@@ -30,7 +30,7 @@ func (d Dirs) Freeze(ctx context.Context, box string) error {
 	defer cancel()
 	err := writeFile(d.V2, box+"/cgroup.freeze", "1")
 	if err == nil {
-		err = waitEvent(ctx, d.V2, box, "frozen", 1)
+		err = d.waitFrozen(ctx, box)
 	}
 	if err == nil {
 		return nil
@@ -42,6 +42,25 @@ func (d Dirs) Freeze(ctx context.Context, box string) error {
 		err = errors.Join(err, terr)
 	}
 	return err
+}
+
+// waitFrozen waits until every process of the box stands still. The box's own group holds processes and groups, and of such
+// a group the kernel says that it is frozen when its own processes are, whatever those in the groups below do; so each is
+// asked.
+func (d Dirs) waitFrozen(ctx context.Context, box string) error {
+	if err := waitEvent(ctx, d.V2, box, "frozen", 1); err != nil {
+		return err
+	}
+	names, err := d.Execs(box)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := waitEvent(ctx, d.V2, box+"/"+n, "frozen", 1); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // moving lists the groups of a box that is being frozen in which something moves.

@@ -182,13 +182,34 @@ func (b *Box) squeeze(limit int64, value string) error {
 
 // Usage is what a box uses.
 type Usage struct {
-	Memory      int64 // bytes
+	Memory      int64 // bytes, the cache among them
+	Cache       int64 // bytes of files that the kernel keeps as long as nobody needs the memory
 	MemoryPeak  int64 // bytes; 0 where the kernel doesn't tell
 	MemoryLimit int64 // bytes; 0: none
 	PIDs        int64 // processes and threads
+	PIDsRefused int64 // that were refused because of the limit
 	OOMKills    int64
 	CPU         time.Duration
 	Throttled   time.Duration // how long the CPU limit held the box back
+}
+
+// cache is what of the box's memory holds contents of files: what the kernel takes back first. Files in memory (tmpfs)
+// aren't among it.
+func (b *Box) cache() (int64, error) {
+	dir, prefix := b.sh.dirs.V2, ""
+	if b.sh.dirs.Memory >= 0 {
+		dir, prefix = b.sh.dirs.Memory, "total_"
+	}
+	stat, err := readFile(dir, b.name+"/memory.stat")
+	if err != nil {
+		return 0, err
+	}
+	idle, err := findKey(stat, "memory.stat", prefix+"inactive_file")
+	if err != nil {
+		return 0, err
+	}
+	active, err := findKey(stat, "memory.stat", prefix+"active_file")
+	return idle + active, err
 }
 
 // Usage reads the box's counters.
@@ -200,23 +221,17 @@ func (b *Box) Usage() (Usage, error) {
 		return n
 	}
 	var u Usage
+	u.MemoryLimit, u.MemoryPeak = d.MemoryBounds(b.name)
 	if d.Memory >= 0 {
 		u.Memory = number(d.Memory, "memory.usage_in_bytes")
-		u.MemoryPeak = number(d.Memory, "memory.max_usage_in_bytes")
-		u.MemoryLimit = number(d.Memory, "memory.limit_in_bytes")
 	} else {
 		u.Memory = number(d.V2, "memory.current")
-		u.MemoryLimit = number(d.V2, "memory.max")
-		if peak, err := readInt(d.V2, b.name+"/memory.peak"); err == nil {
-			u.MemoryPeak = peak // Linux 5.19
-		}
 	}
-	if u.MemoryLimit > math.MaxInt64-1<<20 {
-		u.MemoryLimit = 0 // v1's way to say none is the largest whole number of pages
-	}
+	cache, err := b.cache()
+	u.Cache, errs = min(cache, u.Memory), append(errs, err)
 	u.PIDs = number(pick(d.PIDs, d.V2), "pids.current")
-	oom, err := d.OOMKills(b.name)
-	u.OOMKills, errs = oom, append(errs, err)
+	u.OOMKills, u.PIDsRefused, err = b.hits()
+	errs = append(errs, err)
 	// v2 counts time in every group, with or without the cpu controller.
 	stat, err := readFile(d.V2, b.name+"/cpu.stat")
 	errs = append(errs, err)

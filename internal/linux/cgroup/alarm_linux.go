@@ -1,0 +1,255 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lookPause is the time between two looks at the boxes of a shard: a tenant that meets its limits all the time
+	// costs us a look each time, and no more.
+	lookPause = 200 * time.Millisecond
+	// firstRest is for how long nothing more of the same is told of a box, longestRest what that grows to.
+	firstRest   = time.Second
+	longestRest = time.Minute
+)
+
+// Hit is what an [Alarm] tells: a box has met a limit.
+type Hit struct {
+	OOMKills    int64 // processes that were killed since the last time because memory was full
+	PIDsRefused int64 // processes and threads that were refused since the last time
+	Total       int64 // of the same kind since the box was made
+}
+
+// Alarm tells when boxes of a shard meet their limits of memory and processes. The kernel wakes it: an idle box costs no
+// processor time, and no descriptor. A box that goes on and on is told of more and more rarely, a minute apart at last;
+// the totals say what came between.
+type Alarm struct {
+	sh      *Shard
+	files   []*os.File // what is read from
+	inotify int        // their descriptors
+	oom     int        // v1 only: an eventfd; else -1
+	woken   chan struct{}
+	quit    chan struct{}
+	tasks   sync.WaitGroup
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	boxes  map[string]*guarded
+	closed bool
+}
+
+// guarded is a box that an alarm looks after.
+type guarded struct {
+	tell    func(Hit)
+	watches []int // of inotify
+	oom     count
+	pids    count
+}
+
+// count is how often one limit was met.
+type count struct {
+	told int64
+	rest time.Duration
+	next time.Time // nothing is told before
+}
+
+// NewAlarm makes the alarm of a shard's boxes. Close it before the shard.
+func (s *Shard) NewAlarm() (*Alarm, error) {
+	a := &Alarm{sh: s, oom: -1, woken: make(chan struct{}, 1), quit: make(chan struct{}), boxes: map[string]*guarded{}}
+	var err error
+	if a.inotify, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("watch the groups of %s: %w", s.name, err)
+	}
+	a.files = append(a.files, os.NewFile(uintptr(a.inotify), "inotify"))
+	if s.dirs.Memory >= 0 {
+		if a.oom, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch the memory of %s: %w", s.name, err), a.files[0].Close())
+		}
+		a.files = append(a.files, os.NewFile(uintptr(a.oom), "eventfd"))
+	}
+	for _, f := range a.files {
+		a.tasks.Go(func() { a.listen(f) })
+	}
+	a.tasks.Go(a.run)
+	return a, nil
+}
+
+// Close ends the alarm and waits for what it is telling.
+func (a *Alarm) Close() error {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return nil
+	}
+	a.closed = true
+	a.mu.Unlock()
+	close(a.quit)
+	var err error
+	for _, f := range a.files {
+		err = errors.Join(err, f.Close())
+	}
+	a.tasks.Wait()
+	return err
+}
+
+// Add has the alarm tell of a box from now on, one call at a time, in a goroutine of the alarm's.
+func (a *Alarm) Add(b *Box, tell func(Hit)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return os.ErrClosed
+	}
+	g := &guarded{tell: tell}
+	d := a.sh.dirs
+	g.oom.told, g.pids.told, _ = b.hits()
+	files := []string{procPath(pick(d.PIDs, d.V2), b.name+"/pids.events")}
+	if d.Memory < 0 {
+		files = append(files, procPath(d.V2, b.name+"/memory.events"))
+	} else if err := b.subscribe(a.oom); err != nil {
+		return err
+	}
+	a.boxes[b.name] = g
+	for _, f := range files {
+		w, err := unix.InotifyAddWatch(a.inotify, f, unix.IN_MODIFY)
+		if err != nil {
+			a.removeLocked(b.name)
+			return fmt.Errorf("watch %s/%s: %w", a.sh.name, b.name, err)
+		}
+		g.watches = append(g.watches, w)
+	}
+	return nil
+}
+
+// procPath is a path below a directory that is known by its descriptor.
+func procPath(dir int, path string) string { return "/proc/self/fd/" + strconv.Itoa(dir) + "/" + path }
+
+// Remove has the alarm forget a box. A watch would keep what the kernel has of its files.
+func (a *Alarm) Remove(b *Box) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.removeLocked(b.name)
+	}
+}
+
+func (a *Alarm) removeLocked(name string) {
+	g := a.boxes[name]
+	if g == nil {
+		return
+	}
+	delete(a.boxes, name)
+	for _, w := range g.watches {
+		_, _ = unix.InotifyRmWatch(a.inotify, uint32(w)) // gone with the group
+	}
+}
+
+// subscribe has the kernel write to an eventfd when the box, whose memory is v1's, has none left. It goes on until the
+// group is removed.
+func (b *Box) subscribe(event int) error {
+	dir := b.sh.dirs.Memory
+	control, err := openAt(dir, b.name+"/memory.oom_control", unix.O_RDONLY)
+	if err != nil {
+		return fmt.Errorf("watch the memory of %s/%s: %w", b.sh.name, b.name, err)
+	}
+	defer unix.Close(control)
+	return writeFile(dir, b.name+"/cgroup.event_control", strconv.Itoa(event)+" "+strconv.Itoa(control))
+}
+
+// hits reads the counters of met limits.
+func (b *Box) hits() (oom, pids int64, err error) {
+	oom, oerr := b.sh.dirs.OOMKills(b.name)
+	pids, perr := readKey(pick(b.sh.dirs.PIDs, b.sh.dirs.V2), b.name+"/pids.events", "max")
+	return oom, pids, errors.Join(oerr, perr)
+}
+
+// listen wakes the alarm for whatever can be read.
+func (a *Alarm) listen(f *os.File) {
+	buf := make([]byte, 4096)
+	for {
+		if _, err := f.Read(buf); err != nil {
+			return // closed
+		}
+		select {
+		case a.woken <- struct{}{}:
+		default: // it will look anyway
+		}
+		select {
+		case <-time.After(lookPause):
+		case <-a.quit:
+			return
+		}
+	}
+}
+
+func (a *Alarm) run() {
+	for {
+		var again <-chan time.Time
+		if d := a.look(time.Now()); d > 0 {
+			again = time.After(d)
+		}
+		select {
+		case <-a.woken:
+		case <-again:
+		case <-a.quit:
+			return
+		}
+	}
+}
+
+// look compares all counters with what was told, and returns when to look again for what isn't told yet; 0: when woken.
+func (a *Alarm) look(now time.Time) (again time.Duration) {
+	var tell []func()
+	a.mu.Lock()
+	for name, g := range a.boxes {
+		oom, pids, err := (&Box{sh: a.sh, name: name}).hits()
+		if err != nil {
+			continue // it is being removed
+		}
+		for _, c := range []struct {
+			count *count
+			now   int64
+			hit   func(n int64) Hit
+		}{
+			{&g.oom, oom, func(n int64) Hit { return Hit{OOMKills: n, Total: oom} }},
+			{&g.pids, pids, func(n int64) Hit { return Hit{PIDsRefused: n, Total: pids} }},
+		} {
+			n, wait := c.count.due(c.now, now)
+			if n > 0 {
+				hit := c.hit(n)
+				tell = append(tell, func() { g.tell(hit) })
+			}
+			if wait > 0 && (again == 0 || wait < again) {
+				again = wait
+			}
+		}
+	}
+	a.mu.Unlock()
+	for _, f := range tell {
+		f()
+	}
+	return again
+}
+
+// due says how much is to be told of a counter now, or how long that has to wait.
+func (c *count) due(value int64, now time.Time) (n int64, wait time.Duration) {
+	if value <= c.told {
+		return 0, 0
+	}
+	if wait := c.next.Sub(now); wait > 0 {
+		return 0, wait
+	}
+	n = value - c.told
+	if now.Sub(c.next) > longestRest { // it was quiet for long
+		c.rest = 0
+	}
+	c.rest = min(max(2*c.rest, firstRest), longestRest)
+	c.told, c.next = value, now.Add(c.rest)
+	return n, 0
+}
