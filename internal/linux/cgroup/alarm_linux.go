@@ -15,6 +15,10 @@ const (
 	// lookPause is the time between two looks at the boxes of a shard: a tenant that meets its limits all the time
 	// costs us a look each time, and no more.
 	lookPause = 200 * time.Millisecond
+	// lateLook is when it is looked again after the kernel has told: v1 tells before it kills.
+	lateLook = 2 * time.Second
+	// pollEvery is how often v1's counts of processes are looked at, of which the kernel tells nothing.
+	pollEvery = 10 * time.Second
 	// firstRest is for how long nothing more of the same is told of a box, longestRest what that grows to.
 	firstRest   = time.Second
 	longestRest = time.Minute
@@ -28,7 +32,7 @@ type Hit struct {
 }
 
 // Alarm tells when boxes of a shard meet their limits of memory and processes. The kernel wakes it: an idle box costs no
-// processor time, and no descriptor. A box that goes on and on is told of more and more rarely, a minute apart at last;
+// processor time, and no descriptor (but where processes are counted by v1: there it looks itself, now and then). A box that goes on and on is told of more and more rarely, a minute apart at last;
 // the totals say what came between.
 type Alarm struct {
 	sh      *Shard
@@ -109,15 +113,18 @@ func (a *Alarm) Add(b *Box, tell func(Hit)) error {
 	g := &guarded{tell: tell}
 	d := a.sh.dirs
 	g.oom.told, g.pids.told, _ = b.hits()
-	files := []string{procPath(pick(d.PIDs, d.V2), b.name+"/pids.events")}
+	var files []string
+	if d.PIDs < 0 {
+		files = append(files, "pids.events")
+	}
 	if d.Memory < 0 {
-		files = append(files, procPath(d.V2, b.name+"/memory.events"))
+		files = append(files, "memory.events")
 	} else if err := b.subscribe(a.oom); err != nil {
 		return err
 	}
 	a.boxes[b.name] = g
 	for _, f := range files {
-		w, err := unix.InotifyAddWatch(a.inotify, f, unix.IN_MODIFY)
+		w, err := unix.InotifyAddWatch(a.inotify, procPath(d.V2, b.name+"/"+f), unix.IN_MODIFY)
 		if err != nil {
 			a.removeLocked(b.name)
 			return fmt.Errorf("watch %s/%s: %w", a.sh.name, b.name, err)
@@ -176,27 +183,35 @@ func (a *Alarm) listen(f *os.File) {
 		if _, err := f.Read(buf); err != nil {
 			return // closed
 		}
-		select {
-		case a.woken <- struct{}{}:
-		default: // it will look anyway
-		}
+		// What comes meanwhile is seen in the same look.
 		select {
 		case <-time.After(lookPause):
 		case <-a.quit:
 			return
 		}
+		select {
+		case a.woken <- struct{}{}:
+		default: // it will look anyway
+		}
 	}
 }
 
 func (a *Alarm) run() {
+	late := false
 	for {
+		wait := a.look(time.Now())
+		if late {
+			wait = sooner(wait, lateLook)
+		}
 		var again <-chan time.Time
-		if d := a.look(time.Now()); d > 0 {
-			again = time.After(d)
+		if wait > 0 {
+			again = time.After(wait)
 		}
 		select {
 		case <-a.woken:
+			late = true
 		case <-again:
+			late = false
 		case <-a.quit:
 			return
 		}
@@ -225,16 +240,25 @@ func (a *Alarm) look(now time.Time) (again time.Duration) {
 				hit := c.hit(n)
 				tell = append(tell, func() { g.tell(hit) })
 			}
-			if wait > 0 && (again == 0 || wait < again) {
-				again = wait
-			}
+			again = sooner(again, wait)
 		}
+	}
+	if a.sh.dirs.PIDs >= 0 {
+		again = sooner(again, pollEvery)
 	}
 	a.mu.Unlock()
 	for _, f := range tell {
 		f()
 	}
 	return again
+}
+
+// sooner is the smaller of two times to wait, 0 being for ever.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // due says how much is to be told of a counter now, or how long that has to wait.

@@ -71,7 +71,6 @@ func TestAlarmTellsOfLimitsThatAreMet(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(5*time.Second, func() { o, p, err := full.hits(); o2, p2, err2 := many.hits(); t.Log(ofFull.heard(), ofMany.heard(), o, p, err, o2, p2, err2) })
 	eventually(t, "both are told", func() bool { return len(ofFull.heard()) > 0 && len(ofMany.heard()) > 0 })
 	if h := ofFull.heard()[0]; h.OOMKills < 1 || h.Total != before+h.OOMKills || h.PIDsRefused != 0 {
 		t.Errorf("full, with %d kills before: %+v", before, h)
