@@ -125,9 +125,9 @@ func withBody() []api.Code { return []api.Code{api.CodeTooLarge, api.CodeUnsuppo
 // ofSandbox may be met where a sandbox has to be there.
 func ofSandbox() []api.Code { return []api.Code{api.CodeNotFound} }
 
-// inSandbox may be met where a sandbox has to be running.
+// inSandbox may be met where a sandbox has to be running, or is woken.
 func inSandbox() []api.Code {
-	return []api.Code{api.CodeNotFound, api.CodeWrongState, api.CodeFrozen, api.CodeSandboxDied, api.CodeNotStarted}
+	return []api.Code{api.CodeNotFound, api.CodeWrongState, api.CodeFrozen, api.CodeResumeFailed, api.CodeSandboxDied, api.CodeNotStarted}
 }
 
 // ofStart may be met where a command is started.

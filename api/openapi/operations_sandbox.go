@@ -35,8 +35,8 @@ func sandboxOperations() []Operation {
 			Answers:     answers(200, api.Sandbox{}, ""), Codes: codes(everywhere(), ofSandbox()),
 		},
 		{
-			ID: "patchSandbox", Method: "PATCH", Path: sandboxPath, Tag: "sandboxes", Summary: "Change a running sandbox",
-			Description: "A map that is given takes the place of the old one.",
+			ID: "patchSandbox", Method: "PATCH", Path: sandboxPath, Tag: "sandboxes", Summary: "Change a sandbox",
+			Description: "A map that is given takes the place of the old one. A paused sandbox is changed without waking it.",
 			Body:        jsonOf(api.Patch{}), Answers: answers(200, api.Sandbox{}, "the sandbox as it is now"),
 			Codes: codes(everywhere(), withBody(), inSandbox(), []api.Code{
 				api.CodeUnsupportedConstraint, api.CodeImpossible, api.CodeNoCapacity, api.CodeQuota, api.CodeConflict, api.CodeDiskFull,
@@ -49,9 +49,28 @@ func sandboxOperations() []Operation {
 		},
 		{
 			ID: "extendSandbox", Method: "POST", Path: sandboxPath + "/extend", Tag: "sandboxes", Summary: "Give a sandbox more time",
-			Description: "`ttl.running_s` isn't over before so many seconds from now: an end that is later stays. It can't outlast `ttl.max_s`.",
+			Description: "`ttl.running_s` isn't over before so many seconds from now, or from the end of a pause: an end that is later stays. It can't outlast `ttl.max_s`. A paused sandbox stays paused.",
 			Body:        jsonOf(api.Extension{}), Answers: answers(200, api.Sandbox{}, "the sandbox, with its new `expires_at`"),
 			Codes: codes(everywhere(), withBody(), inSandbox(), []api.Code{api.CodeImpossible, api.CodeDiskFull, api.CodeUnsupportedConstraint}),
+		},
+		{
+			ID: "pauseSandbox", Method: "POST", Path: sandboxPath + "/pause", Tag: "sandboxes", Summary: "Make a sandbox stand still",
+			Description: "With all that runs in it, until `resume`, or until a request that needs it: of commands, sessions, files and ports. Looking at it " +
+				"(state, processes, logs, events, metrics) wakes nothing. What came less than a second before is answered first. " +
+				"`ttl.running_s` and `ttl.idle_s` stand still, too, while `ttl.paused_s` and `ttl.max_s` go on. Again: the same answer, with `already`. " +
+				"`pause_failed` says that it goes on as before.",
+			Answers: answers(200, api.Sandbox{}, "the sandbox, which is `paused`"),
+			Codes:   codes(everywhere(), withBody(), ofSandbox(), []api.Code{api.CodeWrongState, api.CodePauseFailed, api.CodeDiskFull, api.CodeUnsupportedConstraint}),
+		},
+		{
+			ID: "resumeSandbox", Method: "POST", Path: sandboxPath + "/resume", Tag: "sandboxes", Summary: "Let a paused sandbox go on",
+			Description: "With what was left of `ttl.running_s`; where nothing was (`on_expire` is `pause`) with all of it. `running_s` in the body gives it at least " +
+				"so many seconds, as `extend` does. Again: the same answer, with `already`. `resume_failed` says that it is paused as before.",
+			Body:    &Content{Optional: true, Media: []Media{{Type: mediaJSON, Of: api.Resumption{}}}},
+			Answers: answers(200, api.Sandbox{}, "the sandbox, which is `running`"),
+			Codes: codes(everywhere(), withBody(), ofSandbox(), []api.Code{
+				api.CodeWrongState, api.CodeResumeFailed, api.CodeImpossible, api.CodeDiskFull, api.CodeUnsupportedConstraint,
+			}),
 		},
 		{
 			ID: "getUsage", Method: "GET", Path: sandboxPath + "/metrics", Tag: "observing", Summary: "What a sandbox uses",

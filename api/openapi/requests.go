@@ -41,6 +41,8 @@ func sandboxRequests() []Example {
 		{Op: "getSandbox", Name: "unknown", Path: "/v1/sandboxes/saaaaaaaaaaaaaaaaaaaaa"},
 		{Op: "patchSandbox", Name: "more memory", Path: sb, Body: `{"resources": {"memory_mb": 512}}`},
 		{Op: "patchSandbox", Name: "other labels", Path: sb, Body: `{"labels": {"team": "rl", "round": "2"}}`},
+		{Op: "pauseSandbox", Name: "until something is to be done in it", Path: sb + "/pause"},
+		{Op: "resumeSandbox", Name: "with a quarter of an hour at least", Path: sb + "/resume", Body: `{"running_s": 900}`},
 		{Op: "extendSandbox", Name: "half an hour from now", Path: sb + "/extend", Body: `{"running_s": 1800}`},
 		{Op: "getUsage", Name: "now", Path: sb + "/metrics"},
 	}

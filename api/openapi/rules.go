@@ -46,7 +46,7 @@ func rules() map[string]rule {
 	return map[string]rule{
 		"Spec": strict, "Resources": strict, "TTL": strict, "Mount": strict, "Network": strict, "Integrity": strict, "SecretReference": strict,
 		"Patch": strict, "ExecRequest": strict, "StartRequest": strict, "Size": strict, "SignalRequest": strict, "SessionRequest": strict,
-		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict, "Extension": strict,
+		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict, "Extension": strict, "Resumption": strict,
 
 		"Role":                {enum: words("admin", "developer", "reader")},
 		"Scope":               {enum: scopes()},
@@ -76,7 +76,7 @@ func rules() map[string]rule {
 
 		"TTL.IdleS": between(1, decade), "TTL.RunningS": between(1, decade), "TTL.PausedS": between(1, decade), "TTL.MaxS": between(1, decade),
 
-		"Sandbox.ID": {pattern: sandboxPattern}, "Event.Seq": atLeast(1), "Extension.RunningS": between(1, decade),
+		"Sandbox.ID": {pattern: sandboxPattern}, "Event.Seq": atLeast(1), "Extension.RunningS": between(1, decade), "Resumption.RunningS": between(1, decade),
 
 		"ExecRequest.Argv":           {minItems: 1},
 		"ExecRequest.TimeoutMS":      between(1, year),

@@ -24,7 +24,7 @@ func templates() []string {
 		"GET " + sb + "/processes/{pid}/attach", "POST " + sb + "/processes/{pid}/stdin", "POST " + sb + "/processes/{pid}/signal",
 		"POST " + sb + "/processes/{pid}/resize", "POST " + sb + "/sessions", "GET " + sb + "/sessions",
 		"DELETE " + sb + "/sessions/{sid}", "POST " + sb + "/sessions/{sid}/interrupt", "GET /v1/aether", "GET /healthz", "GET /readyz",
-		"POST " + sb + "/pause", "GET " + sb + "/network", "GET /v1/jobs", "GET /v1/quota",
+		"POST " + sb + "/pause", "POST " + sb + "/resume", "POST " + sb + "/extend", "GET " + sb + "/network", "GET /v1/jobs", "GET /v1/quota",
 		"POST /v1/images", "GET /v1/images", "GET /v1/images/{id}", "DELETE /v1/images/{id}", "GET /v1/images/{id}/export", "POST /v1/images/gc",
 	}
 }

@@ -106,19 +106,19 @@ func (s *Server) routes() {
 func pending() map[string][]string {
 	const sb = "/v1/sandboxes/{id}"
 	return map[string][]string{
-		"forking":              {"POST " + sb + "/fork"},
-		"checkpoints":          {"POST " + sb + "/checkpoint"},
-		"pack-diff":            {"POST " + sb + "/pack-diff"},
-		"network policy":       {"GET " + sb + "/network", "PUT " + sb + "/network"},
-		"stages":               {"POST " + sb + "/stage"},
-		"jobs":                 {"GET /v1/jobs", "GET /v1/jobs/{job}", "POST /v1/jobs/{job}/pause", "POST /v1/jobs/{job}/resume", "POST /v1/jobs/{job}/stop"},
-		"layers":               {"/v1/layers", "/v1/layers/"},
-		"snapshots":            {"/v1/snapshots", "/v1/snapshots/"},
-		"function calls":       {"/v1/fn", "/v1/fn/"},
-		"quota":                {"/v1/quota", "/v1/quota/"},
-		"node management":      {"/v1/nodes", "/v1/nodes/"},
-		"cluster view":         {"/v1/cluster", "/v1/cluster/"},
-		"watch stream":         {"GET /v1/watch"},
+		"forking":         {"POST " + sb + "/fork"},
+		"checkpoints":     {"POST " + sb + "/checkpoint"},
+		"pack-diff":       {"POST " + sb + "/pack-diff"},
+		"network policy":  {"GET " + sb + "/network", "PUT " + sb + "/network"},
+		"stages":          {"POST " + sb + "/stage"},
+		"jobs":            {"GET /v1/jobs", "GET /v1/jobs/{job}", "POST /v1/jobs/{job}/pause", "POST /v1/jobs/{job}/resume", "POST /v1/jobs/{job}/stop"},
+		"layers":          {"/v1/layers", "/v1/layers/"},
+		"snapshots":       {"/v1/snapshots", "/v1/snapshots/"},
+		"function calls":  {"/v1/fn", "/v1/fn/"},
+		"quota":           {"/v1/quota", "/v1/quota/"},
+		"node management": {"/v1/nodes", "/v1/nodes/"},
+		"cluster view":    {"/v1/cluster", "/v1/cluster/"},
+		"watch stream":    {"GET /v1/watch"},
 	}
 }
 

@@ -126,7 +126,7 @@ func TestUnknownRoutes(t *testing.T) {
 		{"OPTIONS", "/v1/sandboxes", api.CodeMethodNotAllowed, "GET, HEAD, POST"},
 		{"POST", box, api.CodeMethodNotAllowed, "DELETE, GET, HEAD, PATCH"},
 		{"GET", box + "/exec", api.CodeMethodNotAllowed, "POST"},
-		{"POST", box + "/pause", api.CodeNotImplemented, ""},
+		{"POST", box + "/fork", api.CodeNotImplemented, ""},
 		{"GET", box + "/pause", api.CodeMethodNotAllowed, "POST"},
 		{"PUT", box + "/network", api.CodeNotImplemented, ""},
 		{"GET", "/v1/layers", api.CodeNotImplemented, ""},

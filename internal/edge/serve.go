@@ -191,13 +191,26 @@ func (e *Edge) passOn(ctx context.Context, s *aether.Stream, o aether.Open) erro
 		return err
 	}
 	defer sb.active.Begin(uptime)()
-	now, err := e.running(ctx, sb, o.Method)
+	for {
+		err := e.visit(ctx, s, sb, o.Body)
+		if !errors.Is(err, errPausedMeanwhile) {
+			return err
+		}
+	}
+}
+
+// errPausedMeanwhile says that a sandbox was paused before a request got there: nothing was done.
+var errPausedMeanwhile = errors.New("the sandbox was paused meanwhile")
+
+// visit passes a request on once to a sandbox that it wakes.
+func (e *Edge) visit(ctx context.Context, s *aether.Stream, sb *sandbox, body []byte) error {
+	method := s.Open().Method
+	now, err := e.running(ctx, sb, method)
 	if err != nil {
 		return err
 	}
 	defer now.visit.End()
-	body := o.Body
-	if o.Method == "session.create" {
+	if method == "session.create" {
 		if body, err = completeSession(body, now); err != nil {
 			return err
 		}
@@ -233,6 +246,22 @@ func (e *Edge) relayTo(ctx context.Context, s *aether.Stream, sb *sandbox, now s
 	arrived := func() {}
 	if pause.StaysOpen(o.Method) {
 		arrived = now.visit.End
+	}
+	if pause.Asks(o.Method) {
+		f, err := down.Recv(ctx)
+		if api.IsCode(err, api.CodeFrozen) && sb.pausedSince(now) {
+			down.Reset(nil)
+			return errPausedMeanwhile
+		}
+		if err == nil { // an error comes again
+			arrived()
+			err = pass(ctx, s, &f)
+			f.Release()
+			if err != nil {
+				down.Reset(nil)
+				return err
+			}
+		}
 	}
 	return e.relay(ctx, s, down, arrived)
 }

@@ -29,9 +29,9 @@ func (a app) pauseCommand() *cobra.Command {
 func (a app) resumeCommand() *cobra.Command {
 	var running time.Duration
 	cmd := a.turnCommand(&cobra.Command{
-		Use:   "resume [flags] SANDBOX...",
-		Short: "Let paused sandboxes go on",
-		Long: "Lets paused sandboxes go on where they were, and prints their ids when they do. Resuming one that runs is no error.",
+		Use:     "resume [flags] SANDBOX...",
+		Short:   "Let paused sandboxes go on",
+		Long:    "Lets paused sandboxes go on where they were, and prints their ids when they do. Resuming one that runs is no error.",
 		Example: "  dsec sandbox resume SANDBOX\n  dsec sandbox resume --max-running 1h SANDBOX",
 	}, func(ctx context.Context, sb *libdsec.Sandbox) (api.Sandbox, error) {
 		if running > 0 {

@@ -26,6 +26,12 @@ func Wakes(method string) bool {
 	}, method)
 }
 
+// Asks tells whether all that a client has to say comes with the opening of a method's stream. A sandbox that was paused
+// before it got there can then be woken and asked again.
+func Asks(method string) bool {
+	return Wakes(method) && !slices.Contains([]string{"exec", "attach", "file.write", "file.untar", "port.dial"}, method)
+}
+
 // StaysOpen tells whether the streams of a method go on long after they have got what they need to begin.
 func StaysOpen(method string) bool {
 	return slices.Contains([]string{"attach", "file.watch", "port.dial"}, method)
