@@ -223,7 +223,7 @@ func sha256sum(b []byte) string {
 
 func matches(b blob, digest string) error {
 	if b.digest != "" && b.digest != digest {
-		return fault("%q of the archive has been changed: it is %s", clip(b.path), digest)
+		return fault("%q has been changed: it is %s", clip(b.path), digest)
 	}
 	return nil
 }
@@ -270,11 +270,11 @@ func (u *unpacker) stack(c *imageConfig, layers []Layer) error {
 	ids := c.RootFS.DiffIDs
 	switch {
 	case len(layers) > maxLayers:
-		return tooLarge("the archive has %d layers, over %d", len(layers), maxLayers)
+		return tooLarge("there are %d layers, over %d", len(layers), maxLayers)
 	case c.OS != "" && c.OS != "linux":
 		return refusal("", "the image is for %s", clip(c.OS))
 	case len(ids) > 0 && len(ids) != len(layers):
-		return fault("the archive has %d layers, its image %d", len(layers), len(ids))
+		return fault("there are %d layers, and %d in the configuration of the image", len(layers), len(ids))
 	}
 	u.tree = newTree()
 	for i, l := range layers {

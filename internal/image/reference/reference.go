@@ -33,7 +33,7 @@ func Parse(s string) (Reference, error) {
 	}
 	base, digest, pinned := strings.Cut(rest, "@")
 	tag, err := name.NewTag(host + "/" + base)
-	if err != nil {
+	if err != nil || strings.HasSuffix(host, ":") || !isRepository(tag.RepositoryStr()) {
 		return Reference{}, invalid(s)
 	}
 	repo := tag.Repository
@@ -48,6 +48,16 @@ func Parse(s string) (Reference, error) {
 		}
 	}
 	return r, nil
+}
+
+// isRepository refuses parts that would change the path of a request, and that no registry has.
+func isRepository(s string) bool {
+	for part := range strings.SplitSeq(s, "/") {
+		if part == "" || strings.IndexByte("._-", part[0]) >= 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func invalid(s string) error {

@@ -37,6 +37,7 @@ func oneLayer(h *hub, size int) {
 
 // TestBrokenBlob cuts the connection again and again in the middle of a layer: each time it goes on where it broke.
 func TestBrokenBlob(t *testing.T) {
+	t.Parallel()
 	const size, piece = 8 << 20, 1500 << 10
 	h, n := newHub(t), newNode(t, registry.Config{})
 	oneLayer(h, size)
@@ -73,6 +74,7 @@ func TestBrokenBlob(t *testing.T) {
 
 // TestBlobFaults is of blobs that don't come as they are named. What is mended is told, and what can't be leaves nothing.
 func TestBlobFaults(t *testing.T) {
+	t.Parallel()
 	whole := func(w http.ResponseWriter, b []byte) { _, _ = w.Write(b) }
 	for name, tc := range map[string]struct {
 		bad  int // how often the answer is bad
@@ -183,6 +185,7 @@ func withName(o api.ImagePull, name string) api.ImagePull {
 
 // TestRetryAfter asks a registry that is busy no earlier than it says, and not at all when that is too long.
 func TestRetryAfter(t *testing.T) {
+	t.Parallel()
 	h, n := newHub(t), newNode(t, registry.Config{})
 	oneLayer(h, 100_000)
 	var until time.Time
@@ -222,6 +225,7 @@ func TestRetryAfter(t *testing.T) {
 // TestCase93 pulls ten images, fifty times each, from a registry that is busy for a while: few requests are made, nothing
 // gives up, and when it's there again all is pulled.
 func TestCase93(t *testing.T) {
+	t.Parallel()
 	h, n := newHub(t), newNode(t, registry.Config{})
 	for i := range 10 {
 		h.image("v"+strconv.Itoa(i), arch, gz, pack(t, entry{"a", strconv.Itoa(i)}))
@@ -261,6 +265,7 @@ func TestCase93(t *testing.T) {
 
 // TestKill ends a process by SIGKILL in the middle of a layer. The next that has the store finds nothing of it.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	if dir := os.Getenv("PULL_INTO"); dir != "" {
 		pullForEver(t, dir)
 		return

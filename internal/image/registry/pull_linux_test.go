@@ -114,6 +114,7 @@ func TestPull(t *testing.T) {
 
 // TestUpToDate asks for what is there: a tag costs a HEAD, a digest nothing. A tag that has moved on is pulled again.
 func TestUpToDate(t *testing.T) {
+	t.Parallel()
 	h, n := newHub(t), newNode(t, registry.Config{})
 	first := h.image("latest", arch, gz, pack(t, entry{"a", "1"}))
 	n.mustPull(order(h, ""))

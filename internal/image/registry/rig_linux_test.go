@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
-	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -48,9 +47,9 @@ type hub struct {
 
 func newHub(t testing.TB) *hub {
 	t.Helper()
-	h := &hub{t: t, inner: faux.New(faux.Logger(log.New(io.Discard, "", 0)))}
+	h := &hub{t: t, inner: faux.New(faux.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))}
 	h.srv = httptest.NewUnstartedServer(h)
-	h.srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	h.srv.StartTLS()
 	t.Cleanup(h.srv.Close)
 	h.host = h.srv.Listener.Addr().String()

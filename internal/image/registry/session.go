@@ -108,16 +108,18 @@ func (s *session) explain(err error, what string) error {
 	told := func(code api.Code, hint, format string, args ...any) error {
 		return api.FieldError(code, field, hint, format, args...)
 	}
-	if e, ok := errors.AsType[*transport.Error](err); ok {
-		return s.status(e, what, told)
-	}
 	var authority x509.UnknownAuthorityError
 	var wrongName x509.HostnameError
-	switch {
+	switch { // before the status: where both TLS and plain HTTP were tried, the latter answers too
 	case errors.As(err, &authority):
 		return told(api.CodeUnavailable, "give the authority's certificate with --ca-file", "nobody we know vouches for the certificate of %s", host)
 	case errors.As(err, &wrongName):
 		return told(api.CodeUnavailable, "use the name that its certificate has", "the certificate of %s is for another host", host)
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		return s.status(e, what, told)
+	}
+	switch {
 	case errors.Is(err, errPlain), errors.Is(err, http.ErrSchemeMismatch):
 		return told(api.CodeUnavailable, "say --insecure to talk to it without encryption", "%s speaks plain HTTP, or sends us to where that is spoken", host)
 	case errors.Is(err, errAddress):
