@@ -60,7 +60,7 @@ func TestNilSetCostsNothing(t *testing.T) {
 
 // TestPointsAreThoseOfTheCode: a point that isn't listed would never be tried, one that isn't asked never be met.
 func TestPointsAreThoseOfTheCode(t *testing.T) {
-	called := regexp.MustCompile(`\.(?:At|Write|Append|AppendTo|Rename|Remove)\(\s*"([a-z]+:[a-z-]+)"|\{"([a-z]+:[a-z-]+)", s\.`)
+	called := regexp.MustCompile(`\.(?:At|Write|Append|AppendTo|Rename|Remove|Sync)\(\s*"([a-z]+:[a-z-]+)"|\{"([a-z]+:[a-z-]+)", s\.`)
 	found := map[string]bool{}
 	for _, root := range []string{"../edge", "../backend"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

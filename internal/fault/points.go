@@ -23,7 +23,7 @@ func Points() []string {
 		// A change of limits.
 		"limits:set",
 		// The end of a sandbox, or of one that was half made.
-		"end:kill", "end:groups", "end:upper", "clean:groups",
+		"end:kill", "end:groups", "end:upper", "end:files", "clean:groups",
 		// Adoption by the next edge.
 		"adopt:shard", "adopt:groups", "adopt:announce",
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/devmode"
+	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"github.com/dsec-io/dsec/internal/need"
 	"github.com/dsec-io/dsec/libdsec"
@@ -47,7 +48,8 @@ type Options struct {
 	Pool int      // user namespaces kept ready per shard; 0: the default, negative: none
 	Env  []string // more environment for the node's process, "K=V"
 
-	Hooks bool // aethers have the methods by which tests disturb them
+	Hooks  bool // aethers have the methods by which tests disturb them
+	Faults bool // steps of the edge can be made to fail; see [Node.Fault]
 }
 
 // settings are what the process of a node is told.
@@ -56,7 +58,7 @@ type settings struct {
 	Keep bool
 	Pool int
 
-	Hooks bool
+	Hooks, Faults bool
 }
 
 // Node is a running instance.
@@ -105,8 +107,16 @@ func serve(raw string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	var faults *fault.Set
+	if s.Faults {
+		faults = &fault.Set{}
+		if err := serveFaults(faults, s.Dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
 	err = devmode.Run(ctx, devmode.Config{
-		TestClock: shift,
+		TestClock: shift, TestFaults: faults,
 		DataDir:   s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
@@ -193,7 +203,7 @@ func start(dir string, o Options) (*Node, error) {
 
 // run starts the node's process and waits until it is ready.
 func (n *Node) run() error {
-	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks})
+	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks, Faults: n.opts.Faults})
 	if err != nil {
 		return err
 	}

@@ -119,6 +119,8 @@ type Backend struct {
 
 const (
 	trashQueue  = 1024
+	firstTidy   = 100 * time.Millisecond // after what couldn't be removed is tried again, and later
+	lastTidy    = 10 * time.Second
 	settleTime  = 10 * time.Second // how long taking things back may take after its request has ended
 	logFileMode = 0o600
 )
@@ -233,46 +235,81 @@ func (b *Backend) discardLeftUppers() {
 	}
 }
 
-// discard has a folder removed in the background. It is renamed first, so that its name is free at once.
+// discard has a folder removed in the background. It is renamed first, so that its name is free at once. What can't be
+// done is tried again until it can: a disk that was full or faulty for a moment keeps nobody's files.
 func (b *Backend) discard(dir string) {
+	err := b.tryDiscard(dir)
+	if err == nil {
+		return
+	}
+	b.log.Warn("files of a sandbox not removed yet", slog.String("dir", dir), slog.Any("err", err))
+	b.again(func() error { return b.tryDiscard(dir) })
+}
+
+// again calls f in the background until it succeeds, at the latest when the backend is closed.
+func (b *Backend) again(f func() error) {
+	b.goTask(func(ctx context.Context) {
+		for pause := firstTidy; ctx.Err() == nil; pause = min(2*pause, lastTidy) {
+			select {
+			case <-ctx.Done(): // once more
+			case <-time.After(pause):
+			}
+			if f() == nil {
+				return
+			}
+		}
+	})
+}
+
+var errTrashFull = errors.New("too much else is being removed")
+
+func (b *Backend) tryDiscard(dir string) error {
 	gone := dir
 	if base := filepath.Base(dir); base[0] != '.' {
 		gone = filepath.Join(filepath.Dir(dir), "."+base)
-		if err := b.setAside(dir, gone); err != nil {
-			if !errors.Is(err, os.ErrNotExist) {
-				b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
+		err := b.cfg.Faults.At("end:upper")
+		if err == nil {
+			err = os.Rename(dir, gone)
+		}
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			if _, err := os.Lstat(gone); err != nil { // not left there by an earlier try
+				return nil
 			}
-			return
+		case err != nil:
+			return err
 		}
 	}
 	select {
 	case b.trash <- gone:
-	default: // the start of the next process finds it
+		return nil
+	default:
+		return errTrashFull
 	}
-}
-
-func (b *Backend) setAside(dir, gone string) error {
-	if err := b.cfg.Faults.At("end:upper"); err != nil {
-		return err
-	}
-	return os.Rename(dir, gone)
 }
 
 func (b *Backend) emptyTrash(ctx context.Context) {
 	for {
 		select {
 		case dir := <-b.trash:
-			b.removeTree(dir)
+			if b.removeTree(dir) != nil {
+				b.again(func() error { return b.removeTree(dir) })
+			}
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (b *Backend) removeTree(dir string) {
-	if err := os.RemoveAll(dir); err != nil {
+func (b *Backend) removeTree(dir string) error {
+	err := b.cfg.Faults.At("end:files")
+	if err == nil {
+		err = os.RemoveAll(dir)
+	}
+	if err != nil {
 		b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
 	}
+	return err
 }
 
 // finishTrash removes what is still to be removed when the background tasks have ended.
@@ -280,7 +317,7 @@ func (b *Backend) finishTrash() {
 	for {
 		select {
 		case dir := <-b.trash:
-			b.removeTree(dir)
+			_ = b.removeTree(dir) // it is told; the next start tries again
 		default:
 			return
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/internal/backend/backendtest"
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -49,6 +50,8 @@ type host struct {
 	log strings.Builder
 
 	images string // "": the machine's store
+	faults *fault.Set
+	ids    *idrange.Allocator // of the latest backend
 }
 
 func newHost(t testing.TB, instance string, pool int) *host {
@@ -91,10 +94,11 @@ func (h *host) open(t testing.TB) *container.Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.ids = ids
 	logger := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), h), nil))
 	b, err := container.New(t.Context(), container.Config{
 		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool, NewID: h.newID,
-		Images: image.NewStore(logger, h.images), Aether: program, Notify: h.notify,
+		Images: image.NewStore(logger, h.images), Aether: program, Notify: h.notify, Faults: h.faults,
 	})
 	if err != nil {
 		t.Fatal(err)

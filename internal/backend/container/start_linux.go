@@ -19,6 +19,7 @@ import (
 	"github.com/dsec-io/dsec/internal/linux/mount"
 	"github.com/dsec-io/dsec/internal/linux/pidfd"
 	"github.com/dsec-io/dsec/internal/linux/proc"
+	"github.com/dsec-io/dsec/internal/spawn"
 	"golang.org/x/sys/unix"
 )
 
@@ -181,7 +182,8 @@ func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int
 	// Our unreaped child: until it is reaped its number is its own.
 	fd, err := b.openInit(pid)
 	if err != nil {
-		return -1, err // the removal of its group kills it
+		endChild(pid)
+		return -1, err
 	}
 	u.push(func() {
 		endInit(ctx, fd)
@@ -232,6 +234,13 @@ func (b *Backend) takeRoot(up upper, o *order, sl *slot) (int, error) {
 	}
 	sl.root = nil
 	return r.fd, nil
+}
+
+// endChild ends a child of ours that nobody else has seen. The removal of its group would kill it, and leave it unreaped.
+func endChild(pid int) {
+	if unix.Kill(pid, unix.SIGKILL) == nil {
+		_, _ = spawn.Wait(pid) // how it ended is known
+	}
 }
 
 // endInit takes back a birth.
@@ -328,9 +337,10 @@ func (b *Backend) adopt(ctx context.Context, id string, st *state, fd int) (*box
 	if err := b.cfg.Faults.At("adopt:groups"); err != nil {
 		return nil, err
 	}
-	// Taken by an attempt before this one, if not free.
 	if err := b.cfg.IDs.Take(st.Base); err != nil {
 		b.log.Warn("id range of an adopted sandbox", slog.String("sandbox", id), slog.Any("err", err))
+	} else {
+		u.push(func() { b.cfg.IDs.Release(st.Base) })
 	}
 	groups, err := sh.groups.OpenBox(id)
 	if err != nil {
