@@ -27,7 +27,7 @@ var housePlan = [][]string{
 	{"cmd/dsec/show"}, // what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
 	{"internal/apiserver"}, // faces
-	{"internal/apiserver/ports"},
+	{"internal/apiserver/ports", "internal/apiserver/imageface"},
 	{"internal/apiserver/docs", "internal/apiserver/encode", "internal/apiserver/lifetime", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},
 	{"internal/iam", "internal/iam/audit"},
 	{"internal/state"}, // etcd
@@ -42,15 +42,15 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
-	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause"},
+	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause", "internal/edge/savedlog"},
 	{"internal/edge/disk"},
 	{"internal/image/registry"},
 	{"internal/image/importer"},
 	{"internal/image", "internal/idrange", "internal/aetherbin", "internal/image/erofs", "internal/image/treetar", "internal/image/reference"},
 	{"internal/chronus"},
-	{"internal/chronus/files", "internal/chronus/ports", "internal/chronus/request"},
+	{"internal/chronus/files", "internal/chronus/ports", "internal/chronus/request", "internal/chronus/disturb"},
 	{"internal/chronus/launch"},
-	{"internal/chronus/account", "internal/chronus/journal", "internal/chronus/pause", "internal/chronus/remember"},
+	{"internal/chronus/account", "internal/chronus/journal", "internal/chronus/pause", "internal/chronus/orphan", "internal/chronus/record", "internal/chronus/remember"},
 	{"internal/keeper"},
 	{"internal/aether/tunnel"},
 	{"internal/aether/..."},

@@ -1,9 +1,7 @@
 package edge
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +12,10 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/savedlog"
 )
 
 const (
-	// keptLog is how many bytes of each output outlive a sandbox: the first and the last half.
-	keptLog = 1 << 20
 	// saveTime bounds how long the end of a sandbox waits for its log.
 	saveTime = 2 * time.Second
 	// logTries is how often in a row the edge attaches again without getting anything.
@@ -120,48 +117,6 @@ func (e *Edge) sendLog(ctx context.Context, s *aether.Stream, r *run, noFollow b
 	}
 }
 
-// excerpt is the first and the last bytes of an output.
-type excerpt struct {
-	head, tail []byte
-	total      int64
-	broken     bool // something after the head is missing, so what comes belongs to the tail
-}
-
-func (x *excerpt) add(p []byte) {
-	x.total += int64(len(p))
-	if room := keptLog/2 - len(x.head); !x.broken && room > 0 {
-		n := min(room, len(p))
-		x.head, p = append(x.head, p[:n]...), p[n:]
-	}
-	x.tail = append(x.tail, p...)
-	if len(x.tail) >= keptLog {
-		x.cut()
-	}
-}
-
-func (x *excerpt) cut() {
-	if n := len(x.tail) - keptLog/2; n > 0 {
-		x.tail = append(x.tail[:0], x.tail[n:]...)
-	}
-}
-
-func (x *excerpt) gap(n int64) {
-	x.total += n
-	x.broken, x.tail = true, x.tail[:0]
-}
-
-// logHeader is the first line of a saved log; the bytes of both outputs, head and tail each, follow.
-type logHeader struct {
-	Exited  []byte     `json:"exited,omitempty"` // the message
-	Outputs [2]logSize `json:"outputs"`          // stdout and stderr
-}
-
-type logSize struct {
-	Head  int   `json:"head"`
-	Tail  int   `json:"tail"`
-	Total int64 `json:"total"`
-}
-
 // saveLog keeps the log of a sandbox that is about to be removed beside its record. Without it the log is lost, and the
 // sandbox ends all the same.
 func (e *Edge) saveLog(ctx context.Context, sb *sandbox, box Box) {
@@ -195,41 +150,11 @@ func fetchLog(ctx context.Context, sb *sandbox, box Box) ([]byte, error) {
 		return nil, err
 	}
 	defer s.Reset(nil)
-	var h logHeader
-	var outs [2]excerpt
-	for {
-		f, err := s.Recv(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case f.Channel == aether.Stdout || f.Channel == aether.Stderr:
-			outs[f.Channel-aether.Stdout].add(f.Data)
-		case f.Type == aether.MsgExited:
-			h.Exited = bytes.Clone(f.Data)
-		case f.Type == aether.MsgGap:
-			var g aether.Gap
-			if err = g.Unmarshal(f.Data); err == nil && (g.Channel == uint8(aether.Stdout) || g.Channel == uint8(aether.Stderr)) {
-				outs[g.Channel-uint8(aether.Stdout)].gap(g.Length)
-			}
-		}
-		f.Release()
-		if err != nil {
-			return nil, err
-		}
-	}
-	for i := range outs {
-		outs[i].cut()
-		h.Outputs[i] = logSize{len(outs[i].head), len(outs[i].tail), outs[i].total}
-	}
-	raw, err := json.Marshal(h)
+	l, err := savedlog.Read(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("encode log: %w", err)
+		return nil, err
 	}
-	return bytes.Join([][]byte{raw, {'\n'}, outs[0].head, outs[0].tail, outs[1].head, outs[1].tail}, nil), nil
+	return l.Encode()
 }
 
 func (s *store) saveLog(id string, raw []byte) error {
@@ -244,30 +169,21 @@ func (s *store) saveLog(id string, raw []byte) error {
 }
 
 // readLog reads a saved log back.
-func (s *store) readLog(id string) (h logHeader, outs [2]excerpt, err error) {
+func (s *store) readLog(id string) (*savedlog.Log, error) {
 	raw, err := os.ReadFile(s.logPath(id))
 	if err != nil {
-		return h, outs, err
+		return nil, err
 	}
-	line, rest, _ := bytes.Cut(raw, []byte{'\n'})
-	if err := json.Unmarshal(line, &h); err != nil {
-		return h, outs, fmt.Errorf("log of %s: %w", id, err)
+	l, err := savedlog.Decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("log of %s: %w", id, err)
 	}
-	take := func(n int) []byte {
-		n = max(0, min(n, len(rest)))
-		var part []byte
-		part, rest = rest[:n], rest[n:]
-		return part
-	}
-	for i, size := range h.Outputs {
-		outs[i] = excerpt{head: take(size.Head), tail: take(size.Tail), total: size.Total}
-	}
-	return h, outs, nil
+	return l, nil
 }
 
 // sendSaved sends the log of an ended sandbox from r's place on.
 func (e *Edge) sendSaved(ctx context.Context, s *aether.Stream, now settled, r *run) error {
-	h, outs, err := e.store.readLog(r.sb.id)
+	l, err := e.store.readLog(r.sb.id)
 	if errors.Is(err, fs.ErrNotExist) {
 		now.reason += "; its log couldn't be kept"
 		return wrongState(r.sb.id, now)
@@ -275,34 +191,13 @@ func (e *Edge) sendSaved(ctx context.Context, s *aether.Stream, now settled, r *
 	if err != nil {
 		return err
 	}
-	for i := range outs {
-		if err := outs[i].send(ctx, s, aether.Stdout+aether.Channel(i), r.out[i]); err != nil {
-			return err
-		}
+	if err := l.Send(ctx, s, r.out); err != nil {
+		return err
 	}
-	if len(h.Exited) > 0 && !r.exited {
-		if err := s.Send(ctx, aether.MsgExited, h.Exited); err != nil {
+	if len(l.Exited) > 0 && !r.exited {
+		if err := s.Send(ctx, aether.MsgExited, l.Exited); err != nil {
 			return err
 		}
 	}
 	return s.Close()
-}
-
-func (x *excerpt) send(ctx context.Context, s *aether.Stream, ch aether.Channel, from int64) error {
-	head, tail := int64(len(x.head)), x.total-int64(len(x.tail)) // where the one ends and the other begins
-	if from < head {
-		if err := s.Write(ctx, ch, x.head[from:]); err != nil {
-			return err
-		}
-	}
-	if from = max(from, head); from < tail {
-		gap := aether.Gap{Channel: uint8(ch), Offset: from, Length: tail - from}
-		if err := s.Send(ctx, aether.MsgGap, gap.AppendTo(nil)); err != nil {
-			return err
-		}
-	}
-	if from = max(from, tail); from < x.total {
-		return s.Write(ctx, ch, x.tail[from-tail:])
-	}
-	return nil
 }
