@@ -49,6 +49,7 @@ type ExitStatus struct {
 	Signal           string    `json:"signal,omitempty"` // "SIGKILL"
 	TimedOut         bool      `json:"timed_out"`
 	OOMKilled        bool      `json:"oom_killed"`
+	OOM              *OOM      `json:"oom,omitempty"` // with oom_killed: what there was
 	Cancelled        bool      `json:"cancelled"`
 	InfraError       string    `json:"infra_error,omitempty"` // what of ours failed; empty: nothing
 	StdinClosedEarly bool      `json:"stdin_closed_early"`    // it ended or closed stdin before all input was taken
@@ -59,6 +60,12 @@ type ExitStatus struct {
 	StartedAt        time.Time `json:"started_at"`
 	DurationMS       float64   `json:"duration_ms"`
 	TimeoutMS        *int64    `json:"timeout_ms,omitempty"` // the limit that was in force
+}
+
+// OOM is what there was when a sandbox had no memory left.
+type OOM struct {
+	LimitBytes int64 `json:"limit_bytes"` // of the sandbox; 0: none of its own
+	PeakBytes  int64 `json:"peak_bytes"`  // the most that it has used since its start; 0: the kernel doesn't tell
 }
 
 // ExecResult is the answer to an [ExecRequest] whose command started. A truncated stream holds its first and its last

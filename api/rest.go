@@ -30,9 +30,13 @@ type ProcessInput struct {
 
 // Usage is what a sandbox uses now, and has used.
 type Usage struct {
-	MemoryBytes int64     `json:"memory_bytes"` // now, with what the kernel holds for it
-	CPUNanos    int64     `json:"cpu_ns"`       // processor time since its start, in nanoseconds
-	PIDs        int64     `json:"pids"`         // processes and threads now
-	OOMKills    int64     `json:"oom_kills"`    // how often a process was killed because memory was full
-	Limits      Resources `json:"limits"`       // in force now
+	MemoryBytes    int64     `json:"memory_bytes"`      // now, with what the kernel holds for it, without the cache
+	CacheBytes     int64     `json:"cache_bytes"`       // contents of files that the kernel keeps as long as nobody needs the memory
+	PeakBytes      int64     `json:"memory_peak_bytes"` // the most of both together since its start; 0: not known
+	CPUNanos       int64     `json:"cpu_ns"`            // processor time since its start, in nanoseconds
+	ThrottledNanos int64     `json:"cpu_throttled_ns"`  // how long its limit has held it back
+	PIDs           int64     `json:"pids"`              // processes and threads now
+	PIDsRefused    int64     `json:"pids_refused"`      // how often one was refused because of the limit
+	OOMKills       int64     `json:"oom_kills"`         // how often a process was killed because memory was full
+	Limits         Resources `json:"limits"`            // in force now
 }

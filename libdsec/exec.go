@@ -221,6 +221,9 @@ func exitStatus(body []byte) (api.ExitStatus, error) {
 		Truncated: e.Truncated, LeftProcesses: e.LeftProcesses,
 		StartedAt: time.Unix(0, e.StartedAtUnixNano), DurationMS: float64(e.DurationNano) / 1e6,
 	}
+	if e.OOMKilled {
+		st.OOM = &api.OOM{LimitBytes: e.MemoryLimit, PeakBytes: e.MemoryPeak}
+	}
 	if e.HasCode {
 		st.ExitCode = new(int(e.Code))
 	}

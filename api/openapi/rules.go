@@ -46,7 +46,7 @@ func rules() map[string]rule {
 	return map[string]rule{
 		"Spec": strict, "Resources": strict, "TTL": strict, "Mount": strict, "Network": strict, "Integrity": strict, "SecretReference": strict,
 		"Patch": strict, "ExecRequest": strict, "StartRequest": strict, "Size": strict, "SignalRequest": strict, "SessionRequest": strict,
-		"ProcessInput": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict, "Extension": strict, "Resumption": strict,
+		"ProcessInput": strict, "ImagePull": strict, "ImagePush": strict, "RegistryAuth": strict, "ProjectSpec": strict, "TokenSpec": strict, "Grant": strict, "Extension": strict, "Resumption": strict,
 
 		"Role":                {enum: words("admin", "developer", "reader")},
 		"Scope":               {enum: scopes()},
@@ -100,6 +100,12 @@ func rules() map[string]rule {
 		"Usage.CPUNanos":         atLeast(0),
 		"Usage.PIDs":             atLeast(0),
 		"Usage.OOMKills":         atLeast(0),
+		"Usage.CacheBytes":       atLeast(0),
+		"Usage.PeakBytes":        atLeast(0),
+		"Usage.ThrottledNanos":   atLeast(0),
+		"Usage.PIDsRefused":      atLeast(0),
+		"OOM.LimitBytes":         atLeast(0),
+		"OOM.PeakBytes":          atLeast(0),
 
 		"FileInfo.Type":   {enum: words("file", "directory", "symlink", "fifo", "socket", "device")},
 		"FileInfo.Size":   atLeast(0),
@@ -110,6 +116,7 @@ func rules() map[string]rule {
 
 		"Image.Digest":            {pattern: "^sha256:[0-9a-f]{64}$"},
 		"Image.SizeBytes":         atLeast(0),
+		"ImagePushed.SizeBytes":   atLeast(0),
 		"Image.InUse":             atLeast(0),
 		"ImageEvent.Type":         {enum: words("progress", "done", "error")},
 		"ImageEvent.Phase":        {enum: words("downloading", "reading", "building", "packing", "uploading")},

@@ -83,6 +83,8 @@ type Exited struct {
 	StartedAtUnixNano int64
 	DurationNano      int64
 	TimeoutMS         int64
+	MemoryLimit       int64 // bytes that the sandbox may use, where memory ran out
+	MemoryPeak        int64 // bytes that it has used at most since its start
 }
 
 // Gap is the body of [MsgGap]: data that isn't there any more.
@@ -128,4 +130,5 @@ type AddBox struct {
 	Hostname string
 	Env      [][]byte
 	CPUs     int32 // CPUs that a command is allowed to run on; 0: all
+	Ends     int64 // when its longest time is over, in ns of the machine's clock since its start; 0: never
 }

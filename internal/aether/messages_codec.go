@@ -145,7 +145,9 @@ func (m *Exited) AppendTo(b []byte) []byte {
 	b = appendVarint(b, 12, uint64(m.StderrTotal))
 	b = appendVarint(b, 13, uint64(m.StartedAtUnixNano))
 	b = appendVarint(b, 14, uint64(m.DurationNano))
-	return appendVarint(b, 15, uint64(m.TimeoutMS))
+	b = appendVarint(b, 15, uint64(m.TimeoutMS))
+	b = appendVarint(b, 16, uint64(m.MemoryLimit))
+	return appendVarint(b, 17, uint64(m.MemoryPeak))
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped.
@@ -184,6 +186,10 @@ func (m *Exited) Unmarshal(b []byte) error { //nolint:cyclop // one case a field
 			m.DurationNano = d.int(64)
 		case 15:
 			m.TimeoutMS = d.int(64)
+		case 16:
+			m.MemoryLimit = d.int(64)
+		case 17:
+			m.MemoryPeak = d.int(64)
 		}
 	}
 	return d.done("Exited")
@@ -315,7 +321,8 @@ func (m *AddBox) AppendTo(b []byte) []byte {
 	b = appendString(b, 2, m.User)
 	b = appendString(b, 3, m.Hostname)
 	b = appendList(b, 4, m.Env)
-	return appendVarint(b, 5, uint64(int64(m.CPUs)))
+	b = appendVarint(b, 5, uint64(int64(m.CPUs)))
+	return appendVarint(b, 16, uint64(m.Ends))
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped. Its byte slices refer to b.
@@ -334,6 +341,8 @@ func (m *AddBox) Unmarshal(b []byte) error {
 			m.Env = d.list(m.Env)
 		case 5:
 			m.CPUs = int32(d.int(32))
+		case 16:
+			m.Ends = d.int(64)
 		}
 	}
 	return d.done("AddBox")

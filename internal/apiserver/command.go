@@ -69,6 +69,9 @@ func exitStatus(m *aether.Exited) api.ExitStatus {
 		Truncated: m.Truncated, LeftProcesses: m.LeftProcesses, StartedAt: unixNano(m.StartedAtUnixNano),
 		DurationMS: float64(m.DurationNano) / 1e6,
 	}
+	if m.OOMKilled {
+		e.OOM = &api.OOM{LimitBytes: m.MemoryLimit, PeakBytes: m.MemoryPeak}
+	}
 	if m.HasCode {
 		e.ExitCode = new(int(m.Code))
 	}

@@ -245,6 +245,9 @@ func TestAppendResultIsTheSameAsEncodingJSON(t *testing.T) {
 			StartedAt:  time.Unix(0, rapid.Int64Range(0, 4e18).Draw(t, "at")).UTC(),
 			DurationMS: float64(rapid.Int64Range(0, 1e15).Draw(t, "ns")) / 1e6,
 		}}
+		if rapid.Bool().Draw(t, "has oom") {
+			want.OOM = &api.OOM{LimitBytes: rapid.Int64().Draw(t, "limit"), PeakBytes: rapid.Int64().Draw(t, "peak")}
+		}
 		if rapid.Bool().Draw(t, "has code") {
 			want.ExitCode = new(rapid.Int().Draw(t, "code"))
 		}

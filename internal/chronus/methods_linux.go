@@ -155,6 +155,9 @@ func status(r *aether.Exited) *api.ExitStatus {
 		Truncated: r.Truncated, LeftProcesses: r.LeftProcesses, StartedAt: time.Unix(0, r.StartedAtUnixNano).UTC(),
 		DurationMS: float64(r.DurationNano) / 1e6,
 	}
+	if r.OOMKilled {
+		e.OOM = &api.OOM{LimitBytes: r.MemoryLimit, PeakBytes: r.MemoryPeak}
+	}
 	if r.HasCode {
 		e.ExitCode = new(int(r.Code))
 	}

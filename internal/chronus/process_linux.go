@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/input"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/chronus/pause"
@@ -42,7 +43,7 @@ type process struct {
 	launch.Child
 	outputs
 	own   bool // our child; else that of a shard before us, and the keeper tells its status
-	stdin *stdin
+	stdin *input.Input
 
 	turn
 
@@ -269,9 +270,12 @@ func (p *process) conclude(raw int32, lost string) {
 	}
 	r.LeftProcesses = p.removeGroup(why.any())
 	if p.stdin != nil {
-		r.StdinClosedEarly = p.stdin.finish()
+		r.StdinClosedEarly = p.stdin.Finish()
 	}
 	r.TimedOut, r.Cancelled, r.OOMKilled = why.timedOut, why.cancelled, why.oom
+	if why.oom {
+		r.MemoryLimit, r.MemoryPeak = p.shard.dirs.MemoryBounds(p.box.Name)
+	}
 	p.endSession()
 	over := p.box.gate.Now()
 	p.mu.Lock()

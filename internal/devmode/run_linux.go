@@ -23,7 +23,6 @@ import (
 	"github.com/dsec-io/dsec/internal/iam/audit"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/image"
-	"github.com/dsec-io/dsec/internal/image/importer"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 	"github.com/dsec-io/dsec/internal/linux/limits"
 	"github.com/dsec-io/dsec/internal/state"
@@ -165,14 +164,14 @@ func (in *instance) startEdge(ctx context.Context) error {
 	store := image.NewStore(in.cfg.Logger, own, in.cfg.ImageStore)
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
-		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.aetherNotice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
+		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.notice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
 		Faults: in.cfg.TestFaults,
 		NewID:  func() string { return edge.NewID(home) },
 	})
 	if err != nil {
 		return err
 	}
-	images, err := importer.New(importer.Config{Dir: own, Images: store, Forget: backend.ForgetImage})
+	images, err := in.openImages(own, store, backend.ForgetImage)
 	if err != nil {
 		in.down.push(backend.Close)
 		return err
@@ -200,11 +199,11 @@ func (in *instance) startEdge(ctx context.Context) error {
 	}
 }
 
-// aetherNotice passes on what the backend says of a sandbox's aether. While the edge is being made there is only the log.
-func (in *instance) aetherNotice(sandbox string, n container.Notice) {
-	in.cfg.Logger.Warn("aether of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)))
+// notice passes on what the backend says of a sandbox. While the edge is being made there is only the log.
+func (in *instance) notice(sandbox string, n container.Notice, data map[string]any) {
+	in.cfg.Logger.Warn("notice of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)), slog.Any("data", data))
 	if e := in.edge.Load(); e != nil {
-		e.Note(sandbox, string(n))
+		e.Note(sandbox, string(n), data)
 	}
 }
 

@@ -89,10 +89,14 @@ type Governed interface {
 
 // Usage is what a sandbox uses now, and has used.
 type Usage struct {
-	MemoryBytes int64 `json:"memory_bytes"`
-	CPUNanos    int64 `json:"cpu_ns"`
-	PIDs        int64 `json:"pids"`
-	OOMKills    int64 `json:"oom_kills"`
+	MemoryBytes    int64 // without the cache
+	CacheBytes     int64 // of files that the kernel keeps as long as nobody needs the memory
+	PeakBytes      int64 // of both together; 0: not known
+	CPUNanos       int64
+	ThrottledNanos int64 // how long its limit held it back
+	PIDs           int64
+	PIDsRefused    int64
+	OOMKills       int64
 }
 
 // ImageConfig is what an image says about its sandboxes.

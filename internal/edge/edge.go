@@ -113,14 +113,14 @@ func (e *Edge) goTask(f func()) bool {
 	return true
 }
 
-// Note records what a backend says of a sandbox's aether, such as "aether_lost" and "aether_back", as an event of that
-// name. A sandbox that isn't known has ended meanwhile.
-func (e *Edge) Note(id, what string) {
+// Note records what a backend says of a sandbox, such as "aether_lost" or "oom", as an event of that name with that data.
+// A sandbox that isn't known has ended meanwhile.
+func (e *Edge) Note(id, what string, data map[string]any) {
 	e.mu.Lock()
 	sb := e.boxes[id]
 	e.mu.Unlock()
 	if sb != nil && alive(sb.view().State) {
-		e.tell(sb, what, "", nil)
+		e.tell(sb, what, "", data)
 	}
 }
 

@@ -44,14 +44,14 @@ func TestListOfOneMoment(t *testing.T) {
 func TestNote(t *testing.T) {
 	n := startNode(t, nil)
 	sb := n.create(plain)
-	n.edge.Note(sb.ID, "aether_lost")
-	n.edge.Note("s-nobody", "aether_lost")
-	n.edge.Note(sb.ID, "aether_back")
+	n.edge.Note(sb.ID, "aether_lost", nil)
+	n.edge.Note("s-nobody", "aether_lost", nil)
+	n.edge.Note(sb.ID, "aether_back", nil)
 	if got, want := n.eventTypes(sb.ID), []string{"created", "running", "aether_lost", "aether_back"}; !slices.Equal(got, want) {
 		t.Errorf("events %v, want %v", got, want)
 	}
 	n.must("sandbox.stop", sb.ID, nil, nil)
-	n.edge.Note(sb.ID, "aether_lost")
+	n.edge.Note(sb.ID, "aether_lost", nil)
 	if got := n.eventTypes(sb.ID); got[len(got)-1] != "stopped" {
 		t.Errorf("after the end: %v", got)
 	}

@@ -71,7 +71,10 @@ func (e *Edge) serveUsage(_ context.Context, sb *sandbox, _ struct{}) (any, erro
 	if err != nil {
 		return nil, fmt.Errorf("usage of %s: %w", sb.id, err)
 	}
-	return api.Usage{MemoryBytes: u.MemoryBytes, CPUNanos: u.CPUNanos, PIDs: u.PIDs, OOMKills: u.OOMKills, Limits: now.spec.Resources}, nil
+	return api.Usage{
+		MemoryBytes: u.MemoryBytes, CacheBytes: u.CacheBytes, PeakBytes: u.PeakBytes, CPUNanos: u.CPUNanos, ThrottledNanos: u.ThrottledNanos,
+		PIDs: u.PIDs, PIDsRefused: u.PIDsRefused, OOMKills: u.OOMKills, Limits: now.spec.Resources,
+	}, nil
 }
 
 // nodeReply is the answer of "node.get".

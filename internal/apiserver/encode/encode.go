@@ -35,6 +35,10 @@ func AppendStatus(b []byte, e *api.ExitStatus) []byte {
 	}
 	b = strconv.AppendBool(append(b, `,"timed_out":`...), e.TimedOut)
 	b = strconv.AppendBool(append(b, `,"oom_killed":`...), e.OOMKilled)
+	if e.OOM != nil {
+		b = strconv.AppendInt(append(b, `,"oom":{"limit_bytes":`...), e.OOM.LimitBytes, 10)
+		b = append(strconv.AppendInt(append(b, `,"peak_bytes":`...), e.OOM.PeakBytes, 10), '}')
+	}
 	b = strconv.AppendBool(append(b, `,"cancelled":`...), e.Cancelled)
 	if e.InfraError != "" {
 		b = AppendString(append(b, `,"infra_error":`...), []byte(e.InfraError))

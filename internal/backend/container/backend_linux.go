@@ -46,8 +46,8 @@ type Config struct {
 	PoolSize int
 	// NewID names sandboxes that are made ahead, half as many as PoolSize; nil: none are.
 	NewID func() string
-	// Notify is told when a sandbox's aether has been lost or is back; it must not block. May be nil.
-	Notify func(sandbox string, n Notice)
+	// Notify is told when something has happened to a sandbox, and data of it; it must not block. May be nil.
+	Notify func(sandbox string, n Notice, data map[string]any)
 	// TestHooks gives shards the methods by which tests disturb them.
 	TestHooks bool
 	// Faults is what tests make go wrong; nil: nothing.
@@ -57,13 +57,19 @@ type Config struct {
 // errClosed is why nothing is made any more.
 var errClosed = errors.New("backend is closed")
 
-// Notice is something that happened to a sandbox's aether. Its values are names of events.
+// Notice is something that happened to a sandbox. Its values are names of events.
 type Notice string
 
 // Between the two an exec waits, or is refused as not started.
 const (
 	AetherLost Notice = "aether_lost"
 	AetherBack Notice = "aether_back"
+)
+
+// Limits that a sandbox has met.
+const (
+	OutOfMemory Notice = "oom"        // processes were killed: data has "kills", "total", "limit_bytes" and "peak_bytes"
+	PIDsLimit   Notice = "pids_limit" // processes or threads were refused: data has "refused" and "total"
 )
 
 func (c Config) validate() error {

@@ -67,9 +67,27 @@ func (x *box) register() {
 	x.sh.mu.Lock()
 	x.sh.boxes[x.id] = x
 	x.sh.mu.Unlock()
+	if err := x.groups.Guard(x.hit); err != nil {
+		x.b.log.Warn("limits that a sandbox meets aren't told", slog.String("sandbox", x.id), slog.Any("err", err))
+	}
+}
+
+// hit tells that the sandbox has met a limit.
+func (x *box) hit(h cgroup.Hit) {
+	if x.b.cfg.Notify == nil {
+		return
+	}
+	limit, peak := x.sh.groups.Dirs().MemoryBounds(x.id)
+	if h.OOMKills > 0 {
+		x.b.cfg.Notify(x.id, OutOfMemory, map[string]any{"kills": h.OOMKills, "total": h.Total, "limit_bytes": limit, "peak_bytes": peak})
+	}
+	if h.PIDsRefused > 0 {
+		x.b.cfg.Notify(x.id, PIDsLimit, map[string]any{"refused": h.PIDsRefused, "total": h.Total})
+	}
 }
 
 func (x *box) unregister() {
+	x.groups.Unguard()
 	x.b.mu.Lock()
 	if x.b.boxes[x.id] == x {
 		delete(x.b.boxes, x.id)
@@ -183,7 +201,8 @@ func (x *box) Usage() (edge.Usage, error) {
 	if err != nil {
 		return edge.Usage{}, err
 	}
-	return edge.Usage{MemoryBytes: u.Memory, CPUNanos: u.CPU.Nanoseconds(), PIDs: u.PIDs, OOMKills: u.OOMKills}, nil
+	return edge.Usage{MemoryBytes: u.Memory - u.Cache, CacheBytes: u.Cache, PeakBytes: u.MemoryPeak, CPUNanos: u.CPU.Nanoseconds(),
+		ThrottledNanos: u.Throttled.Nanoseconds(), PIDs: u.PIDs, PIDsRefused: u.PIDsRefused, OOMKills: u.OOMKills}, nil
 }
 
 // Stop ends the sandbox and removes everything it had.

@@ -44,7 +44,7 @@ type host struct {
 	instance, data, run string
 	pool                int
 	newID               func() string // names what is made ahead; nil: nothing is
-	notify              func(string, container.Notice)
+	notify              func(string, container.Notice, map[string]any)
 
 	mu  sync.Mutex // guards log
 	log strings.Builder

@@ -345,7 +345,7 @@ func (sh *shard) down() []string {
 
 func (b *Backend) notify(id string, n Notice) {
 	if b.cfg.Notify != nil {
-		b.cfg.Notify(id, n)
+		b.cfg.Notify(id, n, nil)
 	}
 }
 

@@ -108,7 +108,7 @@ func TestSandboxesSurviveShardAndKeeper(t *testing.T) {
 	leakcheck.CheckInstance(t, h.instance)
 	var mu sync.Mutex
 	var told []string
-	h.notify = func(id string, n container.Notice) {
+	h.notify = func(id string, n container.Notice, _ map[string]any) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, id+" "+string(n))

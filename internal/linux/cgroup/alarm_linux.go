@@ -24,17 +24,17 @@ const (
 	longestRest = time.Minute
 )
 
-// Hit is what an [Alarm] tells: a box has met a limit.
+// Hit is what [Box.Guard] tells: a box has met a limit.
 type Hit struct {
 	OOMKills    int64 // processes that were killed since the last time because memory was full
 	PIDsRefused int64 // processes and threads that were refused since the last time
 	Total       int64 // of the same kind since the box was made
 }
 
-// Alarm tells when boxes of a shard meet their limits of memory and processes. The kernel wakes it: an idle box costs no
+// alarm tells when boxes of a shard meet their limits of memory and processes. The kernel wakes it: an idle box costs no
 // processor time, and no descriptor (but where processes are counted by v1: there it looks itself, now and then). A box that goes on and on is told of more and more rarely, a minute apart at last;
 // the totals say what came between.
-type Alarm struct {
+type alarm struct {
 	sh      *Shard
 	files   []*os.File // what is read from
 	inotify int        // their descriptors
@@ -64,9 +64,9 @@ type count struct {
 	next time.Time // nothing is told before
 }
 
-// NewAlarm makes the alarm of a shard's boxes. Close it before the shard.
-func (s *Shard) NewAlarm() (*Alarm, error) {
-	a := &Alarm{sh: s, oom: -1, woken: make(chan struct{}, 1), quit: make(chan struct{}), boxes: map[string]*guarded{}}
+// newAlarm makes the alarm of a shard's boxes.
+func (s *Shard) newAlarm() (*alarm, error) {
+	a := &alarm{sh: s, oom: -1, woken: make(chan struct{}, 1), quit: make(chan struct{}), boxes: map[string]*guarded{}}
 	var err error
 	if a.inotify, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("watch the groups of %s: %w", s.name, err)
@@ -85,8 +85,8 @@ func (s *Shard) NewAlarm() (*Alarm, error) {
 	return a, nil
 }
 
-// Close ends the alarm and waits for what it is telling.
-func (a *Alarm) Close() error {
+// close ends the alarm and waits for what it is telling.
+func (a *alarm) close() error {
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()
@@ -103,8 +103,8 @@ func (a *Alarm) Close() error {
 	return err
 }
 
-// Add has the alarm tell of a box from now on, one call at a time, in a goroutine of the alarm's.
-func (a *Alarm) Add(b *Box, tell func(Hit)) error {
+// add has the alarm tell of a box from now on, one call at a time, in a goroutine of the alarm's.
+func (a *alarm) add(b *Box, tell func(Hit)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -137,8 +137,8 @@ func (a *Alarm) Add(b *Box, tell func(Hit)) error {
 // procPath is a path below a directory that is known by its descriptor.
 func procPath(dir int, path string) string { return "/proc/self/fd/" + strconv.Itoa(dir) + "/" + path }
 
-// Remove has the alarm forget a box. A watch would keep what the kernel has of its files.
-func (a *Alarm) Remove(b *Box) {
+// remove has the alarm forget a box. A watch would keep what the kernel has of its files.
+func (a *alarm) remove(b *Box) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.closed {
@@ -146,7 +146,7 @@ func (a *Alarm) Remove(b *Box) {
 	}
 }
 
-func (a *Alarm) removeLocked(name string) {
+func (a *alarm) removeLocked(name string) {
 	g := a.boxes[name]
 	if g == nil {
 		return
@@ -177,7 +177,7 @@ func (b *Box) hits() (oom, pids int64, err error) {
 }
 
 // listen wakes the alarm for whatever can be read.
-func (a *Alarm) listen(f *os.File) {
+func (a *alarm) listen(f *os.File) {
 	buf := make([]byte, 4096)
 	for {
 		if _, err := f.Read(buf); err != nil {
@@ -196,7 +196,7 @@ func (a *Alarm) listen(f *os.File) {
 	}
 }
 
-func (a *Alarm) run() {
+func (a *alarm) run() {
 	late := false
 	for {
 		wait := a.look(time.Now())
@@ -219,7 +219,7 @@ func (a *Alarm) run() {
 }
 
 // look compares all counters with what was told, and returns when to look again for what isn't told yet; 0: when woken.
-func (a *Alarm) look(now time.Time) (again time.Duration) {
+func (a *alarm) look(now time.Time) (again time.Duration) {
 	var tell []func()
 	a.mu.Lock()
 	for name, g := range a.boxes {

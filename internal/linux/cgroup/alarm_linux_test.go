@@ -27,24 +27,24 @@ func (e *ear) heard() []Hit {
 	return append([]Hit(nil), e.hits...)
 }
 
-func alarm(t *testing.T, s *Shard) *Alarm {
+func newTestAlarm(t *testing.T, s *Shard) *alarm {
 	t.Helper()
-	a, err := s.NewAlarm()
+	a, err := s.newAlarm()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(a.Close(), a.Close()); err != nil {
+		if err := errors.Join(a.close(), a.close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return a
 }
 
-func guard(t *testing.T, a *Alarm, b *Box) *ear {
+func guard(t *testing.T, a *alarm, b *Box) *ear {
 	t.Helper()
 	e := &ear{}
-	if err := a.Add(b, e.tell); err != nil {
+	if err := a.add(b, e.tell); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -61,7 +61,7 @@ func TestAlarmTellsOfLimitsThatAreMet(t *testing.T) {
 		t.Fatal("no limit")
 	}
 	before := usage(t, full).OOMKills
-	a := alarm(t, s)
+	a := newTestAlarm(t, s)
 	ofFull, ofMany, ofQuiet := guard(t, a, full), guard(t, a, many), guard(t, a, quiet)
 	if err := command(t, full, "/proc/self/exe", partHog, "256").Run(); err == nil {
 		t.Fatal("no limit")
@@ -82,7 +82,7 @@ func TestAlarmTellsOfLimitsThatAreMet(t *testing.T) {
 		t.Errorf("quiet: %+v, full: %+v", h, ofFull.heard())
 	}
 	for _, b := range []*Box{full, many, quiet} {
-		a.Remove(b)
+		a.remove(b)
 		if err := b.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -103,7 +103,7 @@ func TestAlarmOnV2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := alarm(t, s)
+	a := newTestAlarm(t, s)
 	e := guard(t, a, b)
 	for file, text := range map[string]string{"memory.events": "oom 9\noom_kill 8\n", "pids.events": "max 8\n"} {
 		if err := os.WriteFile(filepath.Join(dir, "dsec-i/shard-0/box", file), []byte(text), 0o644); err != nil {
@@ -116,12 +116,12 @@ func TestAlarmOnV2(t *testing.T) {
 			t.Errorf("told %+v", h)
 		}
 	}
-	a.Remove(b)
-	a.Remove(b)
-	if err := a.Close(); err != nil {
+	a.remove(b)
+	a.remove(b)
+	if err := a.close(); err != nil {
 		t.Error(err)
 	}
-	if err := a.Add(b, e.tell); !errors.Is(err, os.ErrClosed) {
+	if err := a.add(b, e.tell); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Add after Close: %v", err)
 	}
 }

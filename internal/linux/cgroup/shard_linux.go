@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,10 @@ type Shard struct {
 	parent Dirs // the driver's, not closed here
 	dirs   Dirs
 	self   int
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	alarm *alarm // nil: nobody is guarded yet
 }
 
 // Dirs are the shard's directories, for the shard itself. They are valid until [Shard.Close].
@@ -25,7 +30,14 @@ func (s *Shard) Self() int { return s.self }
 
 // Close gives the descriptors back and leaves the groups as they are.
 func (s *Shard) Close() error {
-	err := s.dirs.close()
+	s.mu.Lock()
+	a := s.alarm
+	s.mu.Unlock()
+	var err error
+	if a != nil {
+		err = a.close()
+	}
+	err = errors.Join(err, s.dirs.close())
 	if s.self >= 0 {
 		err = errors.Join(err, unix.Close(s.self))
 		s.self = -1
@@ -133,6 +145,31 @@ func (b *Box) JoinFDs() (Join, error) {
 		return Join{}, errors.Join(err, j.Close())
 	}
 	return j, nil
+}
+
+// Guard tells from now on when the box meets its limits, by one call at a time of a goroutine that ends with
+// [Box.Unguard] or with the shard's Close.
+func (b *Box) Guard(tell func(Hit)) error {
+	b.sh.mu.Lock()
+	defer b.sh.mu.Unlock()
+	if b.sh.alarm == nil {
+		a, err := b.sh.newAlarm()
+		if err != nil {
+			return err
+		}
+		b.sh.alarm = a
+	}
+	return b.sh.alarm.add(b, tell)
+}
+
+// Unguard ends what Guard has begun, if it has.
+func (b *Box) Unguard() {
+	b.sh.mu.Lock()
+	a := b.sh.alarm
+	b.sh.mu.Unlock()
+	if a != nil {
+		a.remove(b)
+	}
 }
 
 // Kill kills every process of the box, frozen ones too. It doesn't wait for their end.
