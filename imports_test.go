@@ -42,6 +42,7 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/..."},
 	{"internal/edge"},
+	{"internal/edge/records"},
 	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause", "internal/edge/savedlog"},
 	{"internal/edge/disk"},
 	{"internal/image/registry"},
@@ -50,7 +51,7 @@ var housePlan = [][]string{
 	{"internal/chronus"},
 	{"internal/chronus/files", "internal/chronus/ports", "internal/chronus/request", "internal/chronus/disturb"},
 	{"internal/chronus/launch"},
-	{"internal/chronus/account", "internal/chronus/journal", "internal/chronus/pause", "internal/chronus/orphan", "internal/chronus/record", "internal/chronus/remember"},
+	{"internal/chronus/account", "internal/chronus/input", "internal/chronus/journal", "internal/chronus/pause", "internal/chronus/orphan", "internal/chronus/record", "internal/chronus/remember"},
 	{"internal/keeper"},
 	{"internal/aether/tunnel"},
 	{"internal/aether/..."},

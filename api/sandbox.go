@@ -19,6 +19,14 @@ const (
 	StateFailed       State = "failed"
 )
 
+// States lists all states, in the order of a life.
+func States() []State {
+	return []State{
+		StateCreating, StateRunning, StatePausing, StatePaused, StateResuming,
+		StateSnapshotting, StateForking, StateStopping, StateStopped, StateFailed,
+	}
+}
+
 // Ended tells whether a sandbox in this state is over: it refuses everything but reads and a repeated stop.
 func (s State) Ended() bool { return s == StateStopped || s == StateFailed }
 

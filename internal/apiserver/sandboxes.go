@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,8 +90,8 @@ func (s *Server) list(c *call, r *http.Request) error {
 	if want.Limit, err = q.number("limit", 0, 1, listLimit); err != nil {
 		return err
 	}
-	if want.State != "" && !isState(want.State) {
-		return api.FieldError(api.CodeInvalid, "state", "use creating, running, stopping, stopped or failed", "%q isn't a state of a sandbox", clip(string(want.State)))
+	if want.State != "" && !slices.Contains(api.States(), want.State) {
+		return api.FieldError(api.CodeInvalid, "state", "use running, paused, stopped, …", "%q isn't a state of a sandbox", clip(string(want.State)))
 	}
 	for _, label := range q.values["label"] {
 		k, v, ok := strings.Cut(label, "=")
@@ -110,15 +111,6 @@ func (s *Server) list(c *call, r *http.Request) error {
 		return err
 	}
 	return s.read(c, r, aether.Open{Method: "sandbox.list", Body: body})
-}
-
-func isState(s api.State) bool {
-	switch s {
-	case api.StateCreating, api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming,
-		api.StateSnapshotting, api.StateForking, api.StateStopping, api.StateStopped, api.StateFailed:
-		return true
-	}
-	return false
 }
 
 func (s *Server) get(c *call, r *http.Request) error { return s.readSandbox(c, r, "sandbox.get") }

@@ -15,6 +15,7 @@ import (
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/images"
 	"github.com/dsec-io/dsec/internal/edge/instance"
+	"github.com/dsec-io/dsec/internal/edge/records"
 	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/linux/limits"
 )
@@ -42,7 +43,7 @@ type Config struct {
 	Faults      *fault.Set       // what tests make go wrong; nil: nothing
 
 	machine func() (admission.State, error) // how the machine is doing; tests have another; nil: the kernel is asked
-	files   files                           // where records are written; tests make it fail and die
+	files   records.Files                   // where records are written; tests make it fail and die
 }
 
 // Capacity is how much an edge promises to sandboxes; see [admission.Capacity].

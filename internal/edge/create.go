@@ -13,6 +13,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/edge/admission"
+	"github.com/dsec-io/dsec/internal/edge/records"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -66,7 +67,7 @@ func (e *Edge) admit(ctx context.Context, project, id string, want api.Spec) (*s
 }
 
 // plan is everything that can be refused before anything is reserved.
-func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record, error) {
+func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*records.Record, error) {
 	// What is wrong with the spec itself is told even when the image is missing too.
 	if _, err := spec.Effective(want, ImageConfig{}); err != nil {
 		return nil, err
@@ -82,8 +83,8 @@ func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record
 	if err := admission.Possible(want.Resources); err != nil {
 		return nil, err
 	}
-	return &record{
-		Version: recordVersion, Instance: e.cfg.Instance.ID, BootID: e.boot, Project: project,
+	return &records.Record{
+		Version: records.Version, Instance: e.cfg.Instance.ID, BootID: e.boot, Project: project,
 		Spec: want, ImageEnv: img.Env, ImageCommand: img.DefaultCommand(), State: api.StateCreating, Backend: e.cfg.Backend.Name(),
 	}, nil
 }
@@ -120,7 +121,7 @@ func (e *Edge) open(ctx context.Context, sb *sandbox, box Box) error {
 	ready := *sb.rec
 	ready.State, ready.StartedAt, ready.Life.Started = api.StateRunning, new(e.cfg.Clock().UTC()), uptime()
 	// Unlike later changes this one must reach the disk: a sandbox that was answered for is never taken for half-made.
-	err := e.store.save(&ready)
+	err := e.store.Save(&ready)
 	if err == nil {
 		*sb.rec = ready
 		e.met.state(api.StateCreating, api.StateRunning)
@@ -142,7 +143,7 @@ func (e *Edge) persist(sb *sandbox, state json.RawMessage) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.rec.BackendState = state
-	return e.store.save(sb.rec)
+	return e.store.Save(sb.rec)
 }
 
 // undo takes away a sandbox that never ran. What can't be removed now stays on record as failed, and is tried again.

@@ -16,6 +16,7 @@ import (
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/dsec-io/dsec/internal/edge/instance"
+	"github.com/dsec-io/dsec/internal/edge/records"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -30,7 +31,7 @@ type Edge struct {
 	cfg   Config
 	log   *slog.Logger
 	met   *metrics
-	store *store
+	store *records.Store
 	room  *admission.Room
 	boot  string
 	keyed *idem.Server
@@ -70,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	life, die := context.WithCancelCause(context.Background())
 	e := &Edge{
 		cfg: cfg, log: cfg.Logger, met: met, boot: boot, room: room, life: life, die: die,
-		store: &store{dir: filepath.Join(cfg.Instance.DataDir, "sandboxes"), files: cfg.files, log: cfg.Logger, tails: map[string]int{}},
+		store: records.New(filepath.Join(cfg.Instance.DataDir, "sandboxes"), cfg.files, cfg.Logger),
 		quit:  life.Done(), heard: make(chan struct{}), boxes: map[string]*sandbox{},
 	}
 	if err := e.recover(ctx); err != nil {
@@ -136,7 +137,7 @@ func (e *Edge) find(project, id string) (*sandbox, error) {
 }
 
 // enter makes a sandbox known, with a time of creation that is later than any before.
-func (e *Edge) enter(rec *record) (*sandbox, error) {
+func (e *Edge) enter(rec *records.Record) (*sandbox, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing {
@@ -147,7 +148,7 @@ func (e *Edge) enter(rec *record) (*sandbox, error) {
 		rec.CreatedAt = e.latest.Add(1)
 	}
 	e.latest = rec.CreatedAt
-	sb := newSandbox(rec, events.New(rec.ID, e.store.events(rec.ID), e.store.files))
+	sb := newSandbox(rec, events.New(rec.ID, e.store.Events(rec.ID), e.cfg.files))
 	e.boxes[rec.ID] = sb
 	e.met.state("", rec.State)
 	return sb, nil
@@ -165,7 +166,7 @@ func (e *Edge) leave(sb *sandbox) error {
 	}
 	sb.gone = true
 	e.met.state(sb.rec.State, "")
-	return e.store.forget(sb.id)
+	return e.store.Forget(sb.id)
 }
 
 // all is every known sandbox, newest first.

@@ -154,11 +154,11 @@ func (e *Edge) extend(ctx context.Context, sb *sandbox, want api.Extension) (any
 		return nil, err
 	}
 	if next.Life != sb.rec.Life {
-		if err := e.store.save(&next); err != nil {
+		if err := e.store.Save(&next); err != nil {
 			return nil, lifeError("extend", err)
 		}
 		*sb.rec = next
-		e.tell(sb, "extended", "", map[string]any{"expires_at": next.view().ExpiresAt})
+		e.tell(sb, "extended", "", map[string]any{"expires_at": next.View().ExpiresAt})
 	}
-	return sb.rec.view(), nil
+	return sb.rec.View(), nil
 }

@@ -93,20 +93,9 @@ func (m maker) Made(project, id string) ([]byte, error) {
 		return nil, err
 	}
 	sb.mu.Lock()
-	v := sb.rec.born()
+	v := sb.rec.Birth()
 	sb.mu.Unlock()
 	return json.Marshal(v)
-}
-
-// born is the view of a sandbox with which its creation was answered.
-func (r *record) born() api.Sandbox {
-	first := *r
-	if r.Born != nil {
-		first.Spec = *r.Born
-	}
-	first.State, first.Reason, first.PausedAt, first.EndedAt = api.StateRunning, "", nil, nil
-	first.Life.Extra, first.Life.Stood = 0, 0
-	return first.view()
 }
 
 // keepBorn notes the spec that a sandbox was made with, before it is changed. What is changed next is saved with it.

@@ -63,7 +63,7 @@ func (q *listQuery) check() (int, place, error) {
 	if page < 1 || page > maxPage {
 		return 0, place{}, api.FieldError(api.CodeInvalid, "limit", "leave it out for 100", "%d isn't between 1 and %d", page, maxPage)
 	}
-	if q.State != "" && !slices.Contains(states(), q.State) {
+	if q.State != "" && !slices.Contains(api.States(), q.State) {
 		return 0, place{}, api.FieldError(api.CodeInvalid, "state", "use running, stopped, …", "%q isn't a state", spec.Clip(string(q.State)))
 	}
 	from, err := parsePlace(q.Cursor)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
@@ -135,7 +134,7 @@ func (e *Edge) saveLog(ctx context.Context, sb *sandbox, box Box) {
 		}
 	}
 	if err == nil {
-		err = e.store.saveLog(sb.id, raw)
+		err = e.store.SaveLog(sb.id, raw)
 	}
 	if err != nil {
 		e.log.Warn("log of an ending sandbox not kept", sb.attr(), slog.Any("err", err))
@@ -157,39 +156,19 @@ func fetchLog(ctx context.Context, sb *sandbox, box Box) ([]byte, error) {
 	return l.Encode()
 }
 
-func (s *store) saveLog(id string, raw []byte) error {
-	tmp := s.logPath(id) + ".tmp"
-	if err := s.files.Write("log:write", tmp, raw); err != nil {
-		return fmt.Errorf("write log of %s: %w", id, err)
-	}
-	if err := s.files.Rename("log:rename", tmp, s.logPath(id)); err != nil {
-		return fmt.Errorf("put log of %s in place: %w", id, err)
-	}
-	return nil
-}
-
-// readLog reads a saved log back.
-func (s *store) readLog(id string) (*savedlog.Log, error) {
-	raw, err := os.ReadFile(s.logPath(id))
-	if err != nil {
-		return nil, err
-	}
-	l, err := savedlog.Decode(raw)
-	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", id, err)
-	}
-	return l, nil
-}
-
 // sendSaved sends the log of an ended sandbox from r's place on.
 func (e *Edge) sendSaved(ctx context.Context, s *aether.Stream, now settled, r *run) error {
-	l, err := e.store.readLog(r.sb.id)
+	raw, err := e.store.ReadLog(r.sb.id)
 	if errors.Is(err, fs.ErrNotExist) {
 		now.reason += "; its log couldn't be kept"
 		return wrongState(r.sb.id, now)
 	}
 	if err != nil {
 		return err
+	}
+	l, err := savedlog.Decode(raw)
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", r.sb.id, err)
 	}
 	if err := l.Send(ctx, s, r.out); err != nil {
 		return err

@@ -3,6 +3,7 @@ package edge
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestLogsOutliveTheSandbox(t *testing.T) {
 	check()
 	n.edge.sweepOnce(time.Now().Add(61 * time.Minute))
 	wantCode(t, n.logs(died, `{}`).err, api.CodeNotFound)
-	if files, _ := os.ReadDir(n.edge.store.dir); len(files) != 0 {
+	if files, _ := os.ReadDir(filepath.Join(n.inst.DataDir, "sandboxes")); len(files) != 0 {
 		t.Errorf("files left: %v", files)
 	}
 }

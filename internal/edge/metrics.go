@@ -37,7 +37,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			return nil, err
 		}
 	}
-	for _, s := range states() {
+	for _, s := range api.States() {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, nil

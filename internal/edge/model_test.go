@@ -27,14 +27,14 @@ func TestStateTable(t *testing.T) {
 		api.StateForking: "running paused failed", api.StateStopping: "stopped failed", api.StateStopped: "", api.StateFailed: "",
 	}
 	reached := map[api.State]bool{api.StateCreating: true}
-	for range states() {
+	for range api.States() {
 		for s := range reached {
 			for _, next := range after(s) {
 				reached[next] = true
 			}
 		}
 	}
-	for _, s := range states() {
+	for _, s := range api.States() {
 		got := ""
 		for _, to := range after(s) {
 			got += " " + string(to)

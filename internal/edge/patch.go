@@ -57,7 +57,7 @@ func (e *Edge) setWords(sb *sandbox, p api.Patch) error {
 	if p.Labels != nil {
 		next.Spec.Labels = *p.Labels
 	}
-	if err := e.store.save(&next); err != nil {
+	if err := e.store.Save(&next); err != nil {
 		return lifeError("patch", err)
 	}
 	*sb.rec = next
@@ -104,5 +104,5 @@ func (e *Edge) saveLimits(sb *sandbox, r api.Resources, patching bool) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.rec.Spec.Resources, sb.rec.Patching = r, patching
-	return e.store.save(sb.rec)
+	return e.store.Save(sb.rec)
 }

@@ -172,14 +172,14 @@ func (e *Edge) keepPaused(sb *sandbox, why string) error {
 	next.State, next.Reason, next.PausedAt = api.StatePaused, why, new(e.cfg.Clock().UTC())
 	err := error(nil)
 	if sb.rec.State == api.StatePausing {
-		err = e.store.save(&next)
+		err = e.store.Save(&next)
 		sb.rec.PausedAt = next.PausedAt
 	}
 	sb.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.store.sync(sb.id)
+	return e.store.Sync(sb.id)
 }
 
 // letGo undoes a pause that can't be kept.

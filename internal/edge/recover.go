@@ -35,7 +35,7 @@ func retry(f func() error) error {
 
 // recover brings every recorded sandbox to where it belongs.
 func (e *Edge) recover(ctx context.Context) error {
-	records, damaged, err := e.store.load()
+	records, damaged, err := e.store.Load()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (e *Edge) recover(ctx context.Context) error {
 				slog.String("instance", r.Instance), slog.String("backend", r.Backend))
 			continue
 		}
-		log, err := events.Open(r.ID, e.store.events(r.ID), e.store.files)
+		log, err := events.Open(r.ID, e.store.Events(r.ID), e.cfg.files)
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (e *Edge) removeUnrecorded(ctx context.Context) {
 		e.log.Warn("sandboxes without a record not looked for", slog.Any("err", err))
 		return
 	}
-	ids = slices.DeleteFunc(ids, func(id string) bool { return e.boxes[id] != nil || !e.store.missing(id) })
+	ids = slices.DeleteFunc(ids, func(id string) bool { return e.boxes[id] != nil || !e.store.Missing(id) })
 	e.parallel(len(ids), func(i int) {
 		e.log.Warn("sandbox without a record is removed", slog.String("sandbox", ids[i]))
 		if err := e.cfg.Backend.Clean(ctx, ids[i], nil); err != nil {
@@ -174,7 +174,7 @@ func (e *Edge) discard(ctx context.Context, id string) {
 		e.log.Error("sandbox without a readable record not removed", slog.String("sandbox", id), slog.Any("err", err))
 		return
 	}
-	if err := e.store.forget(id); err != nil {
+	if err := e.store.Forget(id); err != nil {
 		e.log.Error("unreadable record not removed", slog.String("sandbox", id), slog.Any("err", err))
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/edge/disk"
+	"github.com/dsec-io/dsec/internal/edge/records"
 )
 
 func TestMain(m *testing.M) {
@@ -93,7 +94,7 @@ func crashChild(dir, at string) int {
 	return 0
 }
 
-func crashLife(dir string, files files) error {
+func crashLife(dir string, files records.Files) error {
 	ctx := context.Background()
 	inst, err := OpenInstance(filepath.Join(dir, "data"))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/edge/lifetime"
 	"github.com/dsec-io/dsec/internal/edge/pause"
+	"github.com/dsec-io/dsec/internal/edge/records"
 	"github.com/dsec-io/dsec/internal/edge/spec"
 )
 
@@ -31,7 +32,7 @@ type sandbox struct {
 
 	// mu guards what follows, and the record's file.
 	mu      sync.Mutex
-	rec     *record
+	rec     *records.Record
 	box     Box           // nil before it runs and after it ended
 	env     *spec.Environ // the image's and the spec's
 	changed chan struct{} // closed at every change of state
@@ -40,7 +41,7 @@ type sandbox struct {
 	pauses  int           // begun ones
 }
 
-func newSandbox(rec *record, log *events.Log) *sandbox {
+func newSandbox(rec *records.Record, log *events.Log) *sandbox {
 	return &sandbox{
 		id: rec.ID, project: rec.Project, created: rec.CreatedAt, events: log, rec: rec,
 		env: spec.Environment(rec.ImageEnv, rec.Spec.Env), changed: make(chan struct{}),
@@ -50,7 +51,7 @@ func newSandbox(rec *record, log *events.Log) *sandbox {
 func (sb *sandbox) view() api.Sandbox {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	return sb.rec.view()
+	return sb.rec.View()
 }
 
 // attr is the log attribute of a sandbox.
@@ -172,7 +173,7 @@ func (e *Edge) saveLocked(sb *sandbox) {
 	if sb.gone {
 		return
 	}
-	if err := e.store.save(sb.rec); err != nil {
+	if err := e.store.Save(sb.rec); err != nil {
 		e.met.saveFaults.Inc()
 		e.log.Error("record not saved", sb.attr(), slog.Any("err", err))
 	}

@@ -43,11 +43,3 @@ func alive(s api.State) bool {
 	}
 	return false
 }
-
-// states lists all of them, in the order of a life.
-func states() []api.State {
-	return []api.State{
-		api.StateCreating, api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming,
-		api.StateSnapshotting, api.StateForking, api.StateStopping, api.StateStopped, api.StateFailed,
-	}
-}

@@ -1,4 +1,4 @@
-package edge
+package records
 
 import (
 	"errors"
@@ -29,25 +29,25 @@ func (f *stumbling) Append(label, path string, data []byte) error {
 	return errors.Join(errStumble, f.Files.Append(label, path, data[:f.part]))
 }
 
-func testRecord(state api.State) *record {
-	return &record{
-		Version: recordVersion, ID: "saaaaaaaaaaaaaaaaaaaaa", State: state, Reason: strings.Repeat("long ", 100),
+func testRecord(state api.State) *Record {
+	return &Record{
+		Version: Version, ID: "saaaaaaaaaaaaaaaaaaaaa", State: state, Reason: strings.Repeat("long ", 100),
 		Spec: api.Spec{Resources: api.Resources{CPU: new(1.0), MemoryMB: new(int64(1)), PIDs: new(int64(1))}},
 	}
 }
 
-func newTestStore(t *testing.T, f files) *store {
+func newTestStore(t *testing.T, f Files) *Store {
 	t.Helper()
-	return &store{dir: t.TempDir(), files: f, log: slog.New(slog.DiscardHandler), tails: map[string]int{}}
+	return New(t.TempDir(), f, slog.New(slog.DiscardHandler))
 }
 
 // wantState fails unless a new process would find the record in this state.
-func wantState(t *testing.T, s *store, want api.State) {
+func wantState(t *testing.T, s *Store, want api.State) {
 	t.Helper()
-	again := &store{dir: s.dir, files: disk.Files{}, log: s.log, tails: map[string]int{}}
-	records, damaged, err := again.load()
+	again := New(s.dir, disk.Files{}, s.log)
+	records, damaged, err := again.Load()
 	if err != nil || len(damaged) > 0 || len(records) != 1 {
-		t.Fatalf("load() = %d records, damaged %v, %v", len(records), damaged, err)
+		t.Fatalf("Load() = %d records, damaged %v, %v", len(records), damaged, err)
 	}
 	if diff := cmp.Diff(want, records[0].State); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
@@ -57,7 +57,7 @@ func wantState(t *testing.T, s *store, want api.State) {
 func TestRecordLastVersionHolds(t *testing.T) {
 	s := newTestStore(t, disk.Files{})
 	for _, state := range []api.State{api.StateCreating, api.StateRunning, api.StateStopping} {
-		if err := s.save(testRecord(state)); err != nil {
+		if err := s.Save(testRecord(state)); err != nil {
 			t.Fatal(err)
 		}
 		wantState(t, s, state)
@@ -68,15 +68,15 @@ func TestRecordLastVersionHolds(t *testing.T) {
 func TestRecordTornLine(t *testing.T) {
 	f := &stumbling{}
 	s := newTestStore(t, f)
-	if err := errors.Join(s.save(testRecord(api.StateCreating)), s.save(testRecord(api.StateRunning))); err != nil {
+	if err := errors.Join(s.Save(testRecord(api.StateCreating)), s.Save(testRecord(api.StateRunning))); err != nil {
 		t.Fatal(err)
 	}
 	f.label, f.part = "record:append", 700
-	if err := s.save(testRecord(api.StateStopping)); !errors.Is(err, errStumble) {
+	if err := s.Save(testRecord(api.StateStopping)); !errors.Is(err, errStumble) {
 		t.Fatalf("save() = %v", err)
 	}
 	wantState(t, s, api.StateRunning)
-	if err := s.save(testRecord(api.StateStopped)); err != nil {
+	if err := s.Save(testRecord(api.StateStopped)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, s, api.StateStopped)
@@ -85,7 +85,7 @@ func TestRecordTornLine(t *testing.T) {
 func TestRecordFileStaysSmall(t *testing.T) {
 	s := newTestStore(t, disk.Files{})
 	for range 1000 {
-		if err := s.save(testRecord(api.StateRunning)); err != nil {
+		if err := s.Save(testRecord(api.StateRunning)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,9 @@
-package edge
+// Package records has what an edge must know of its sandboxes after its own death: a record of each, in a file that is
+// whole whenever the edge dies.
+//
+// A [Record] belongs to its sandbox's lock. A [Store] is safe for concurrent use, but one id is saved by one goroutine at a
+// time.
+package records
 
 import (
 	"bytes"
@@ -9,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,13 +24,14 @@ import (
 	"github.com/dsec-io/dsec/internal/edge/lifetime"
 )
 
-const recordVersion = 1
+// Version is that of the records that this program makes; those of later ones it leaves alone.
+const Version = 1
 
 var errVersion = errors.New("record has a later version")
 
-// record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so its
+// Record is what the edge must know of a sandbox after its own death. A running sandbox dies with the boot, so its
 // record needs no fsync; that of a paused one has it before anybody is told.
-type record struct {
+type Record struct {
 	Version      int             `json:"version"`
 	Instance     string          `json:"instance"`
 	BootID       string          `json:"boot_id"`
@@ -47,7 +54,8 @@ type record struct {
 	Unclean      bool            `json:"unclean,omitempty"`  // it ended, but something of it may be left
 }
 
-func (r *record) view() api.Sandbox {
+// View is the sandbox as clients see it.
+func (r *Record) View() api.Sandbox {
 	return api.Sandbox{
 		ID: r.ID, State: r.State, Reason: r.Reason, Project: r.Project, Spec: r.Spec,
 		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, PausedAt: r.PausedAt, EndedAt: r.EndedAt,
@@ -55,9 +63,20 @@ func (r *record) view() api.Sandbox {
 	}
 }
 
-// files is how records reach the disk. Each operation has a label, so that a test can let exactly one fail or be the
+// Birth is the view of a sandbox with which its creation was answered, whatever happened to it since.
+func (r *Record) Birth() api.Sandbox {
+	first := *r
+	if r.Born != nil {
+		first.Spec = *r.Born
+	}
+	first.State, first.Reason, first.PausedAt, first.EndedAt = api.StateRunning, "", nil, nil
+	first.Life.Extra, first.Life.Stood = 0, 0
+	return first.View()
+}
+
+// Files is how records reach the disk. Each operation has a label, so that a test can let exactly one fail or be the
 // last thing the process does.
-type files interface {
+type Files interface {
 	Write(label, path string, data []byte) error
 	Append(label, path string, data []byte) error
 	Rename(label, from, to string) error
@@ -65,14 +84,14 @@ type files interface {
 	Sync(label, path string) error
 }
 
-// store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
+// Store is the folder of records: ID.json, and ID.events beside it; ID.log of an ended sandbox that had a log.
 //
 // A record's file has a line for each version of the record, of which the last whole one holds. A line is cheap; to put
 // a new file in the place of an old one makes ext4 write the content out at once, which a sandbox's life would wait for
 // five times.
-type store struct {
+type Store struct {
 	dir   string
-	files files
+	files Files
 	log   *slog.Logger
 
 	// mu guards tails: the sizes of the files that this process has written and whose last line is whole.
@@ -80,15 +99,20 @@ type store struct {
 	tails map[string]int
 }
 
+// New makes the store of a folder, which is there.
+func New(dir string, files Files, log *slog.Logger) *Store {
+	return &Store{dir: dir, files: files, log: log, tails: map[string]int{}}
+}
+
 // maxRecordFile is when a record's file is written anew.
 const maxRecordFile = 256 << 10
 
-func (s *store) path(id string) string    { return filepath.Join(s.dir, id+".json") }
-func (s *store) logPath(id string) string { return filepath.Join(s.dir, id+".log") }
-func (s *store) events(id string) string  { return filepath.Join(s.dir, id+".events") }
+func (s *Store) path(id string) string    { return filepath.Join(s.dir, id+".json") }
+func (s *Store) logPath(id string) string { return filepath.Join(s.dir, id+".log") }
+func (s *Store) Events(id string) string  { return filepath.Join(s.dir, id+".events") }
 
-// save puts a record in place whole or not at all. One id is saved by one goroutine at a time.
-func (s *store) save(r *record) error {
+// Save puts a record in place whole or not at all. One id is saved by one goroutine at a time.
+func (s *Store) Save(r *Record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record of %s: %w", r.ID, err)
@@ -114,8 +138,8 @@ func (s *store) save(r *record) error {
 	return nil
 }
 
-// sync has a saved record on the disk, whatever happens to the machine.
-func (s *store) sync(id string) error {
+// Sync has a saved record on the disk, whatever happens to the machine.
+func (s *Store) Sync(id string) error {
 	for _, path := range []string{s.path(id), s.dir} {
 		if err := s.files.Sync("record:sync", path); err != nil {
 			return fmt.Errorf("bring record of %s to disk: %w", id, err)
@@ -124,14 +148,14 @@ func (s *store) sync(id string) error {
 	return nil
 }
 
-func (s *store) tail(id string) int {
+func (s *Store) tail(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tails[id]
 }
 
 // setTail remembers the size of a record's file; 0: it has to be written anew.
-func (s *store) setTail(id string, size int) {
+func (s *Store) setTail(id string, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size == 0 {
@@ -141,15 +165,15 @@ func (s *store) setTail(id string, size int) {
 	s.tails[id] = size
 }
 
-// forget removes all files of a sandbox, the record last: what is left after a crash has a record still or can be told
+// Forget removes all files of a sandbox, the record last: what is left after a crash has a record still or can be told
 // as an orphan.
-func (s *store) forget(id string) error {
+func (s *Store) Forget(id string) error {
 	s.setTail(id, 0)
 	var faults []error
 	for _, f := range []struct{ label, path string }{
 		{"log:remove", s.logPath(id)},
 		{"log:remove-tmp", s.logPath(id) + ".tmp"},
-		{"events:remove", s.events(id)},
+		{"events:remove", s.Events(id)},
 		{"record:remove-tmp", s.path(id) + ".tmp"},
 		{"record:remove", s.path(id)},
 	} {
@@ -160,9 +184,9 @@ func (s *store) forget(id string) error {
 	return errors.Join(faults...)
 }
 
-// load reads all records. Ids whose record can't be read are named apart: after a power cut the last renames may show
+// Load reads all records. Ids whose record can't be read are named apart: after a power cut the last renames may show
 // files without their content. What belongs to no record is removed.
-func (s *store) load() (records []*record, damaged []string, err error) {
+func (s *Store) Load() (records []*Record, damaged []string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read records: %w", err)
@@ -213,13 +237,13 @@ func orphan(name string, known map[string]bool) bool {
 	return false
 }
 
-// missing tells whether there is certainly no record, not even one that can't be read.
-func (s *store) missing(id string) bool {
+// Missing tells whether there is certainly no record, not even one that can't be read.
+func (s *Store) Missing(id string) bool {
 	_, err := os.Lstat(s.path(id))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *store) read(id string) (*record, error) {
+func (s *Store) read(id string) (*Record, error) {
 	raw, err := os.ReadFile(s.path(id))
 	if err != nil {
 		return nil, err
@@ -228,13 +252,13 @@ func (s *store) read(id string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Version > recordVersion {
+	if r.Version > Version {
 		return nil, fmt.Errorf("%w %d", errVersion, r.Version)
 	}
-	if r.Version != recordVersion || r.ID != id {
+	if r.Version != Version || r.ID != id {
 		return nil, fmt.Errorf("version %d of %q in the record of %q", r.Version, r.ID, id)
 	}
-	if len(after(r.State)) == 0 && !r.State.Ended() {
+	if !slices.Contains(api.States(), r.State) {
 		return nil, fmt.Errorf("unknown state %q", r.State)
 	}
 	if c := r.Spec.Resources; c.CPU == nil || c.MemoryMB == nil || c.PIDs == nil {
@@ -244,11 +268,11 @@ func (s *store) read(id string) (*record, error) {
 }
 
 // lastLine reads the last version of a record. What follows it is what was being written when the edge died.
-func lastLine(file []byte) (*record, error) {
+func lastLine(file []byte) (*Record, error) {
 	file = bytes.TrimRight(file, "\n")
 	for {
 		start := bytes.LastIndexByte(file, '\n') + 1
-		r := &record{}
+		r := &Record{}
 		err := json.Unmarshal(file[start:], r)
 		if err == nil || start == 0 {
 			return r, err
@@ -256,3 +280,18 @@ func lastLine(file []byte) (*record, error) {
 		file = file[:start-1]
 	}
 }
+
+// SaveLog keeps the log of a sandbox that is about to be removed beside its record.
+func (s *Store) SaveLog(id string, raw []byte) error {
+	tmp := s.logPath(id) + ".tmp"
+	if err := s.files.Write("log:write", tmp, raw); err != nil {
+		return fmt.Errorf("write log of %s: %w", id, err)
+	}
+	if err := s.files.Rename("log:rename", tmp, s.logPath(id)); err != nil {
+		return fmt.Errorf("put log of %s in place: %w", id, err)
+	}
+	return nil
+}
+
+// ReadLog reads a log back; an error that is fs.ErrNotExist: there is none.
+func (s *Store) ReadLog(id string) ([]byte, error) { return os.ReadFile(s.logPath(id)) }
