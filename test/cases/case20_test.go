@@ -60,13 +60,13 @@ func TestCase20NothingLeaksPerExec(t *testing.T) {
 	}
 	run(100, 20) // pools and connections are there
 	var base handles
-	testbed.Until(t, 20*time.Second, "rest before the start", func() bool {
+	testbed.Until(t, time.Minute, "rest before the start", func() bool {
 		base = n.handles(t, sb.ID())
 		return base.processes == 0 && base.pids == 1
 	})
 	run(5000, 500)
 	var now handles
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if now = n.handles(t, sb.ID()); now.within(base, 8) {
 			break
 		}

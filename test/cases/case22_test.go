@@ -51,13 +51,13 @@ func (x *terminal) waitFor(text string) {
 			x.t.Logf("the terminal shows %q", x.said.String())
 		}
 	}()
-	testbed.Until(x.t, 20*time.Second, fmt.Sprintf("%q on the terminal", text), x.said.has(text))
+	testbed.Until(x.t, time.Minute, fmt.Sprintf("%q on the terminal", text), x.said.has(text))
 }
 
 // ends waits for the end and demands an exit code.
 func (x *terminal) ends(code int) {
 	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(x.t.Context(), time.Minute)
 	defer cancel()
 	if st, err := x.Wait(ctx); err != nil || !exitsWith(st, code) || st.Truncated || len(x.Gaps()) > 0 {
 		x.t.Errorf("Wait() = %+v, %v, gaps %v; want exit code %d", st, err, x.Gaps(), code)
@@ -109,7 +109,7 @@ func TestCase22TTYJobControl(t *testing.T) {
 		t.Errorf("no running job is listed: %q", list)
 	}
 	x.types("fg\n")
-	testbed.Until(t, 20*time.Second, "the stopped job to go on", func() bool {
+	testbed.Until(t, time.Minute, "the stopped job to go on", func() bool {
 		return testbed.Output(t, sb, `for p in $(pidof sleep); do grep -q 1003 /proc/$p/cmdline && grep '^State:.[RS]' /proc/$p/status; done; true`) != ""
 	})
 	x.types("\x03")
@@ -173,7 +173,7 @@ func TestCase22TTYTakeoverHasOneWinner(t *testing.T) {
 	}
 	wg.Wait()
 	losers, winner := 0, -1
-	testbed.Until(t, 20*time.Second, "all clients but one to be told", func() bool {
+	testbed.Until(t, time.Minute, "all clients but one to be told", func() bool {
 		losers, winner = 0, -1
 		for i, p := range taken {
 			if p == nil || lost(t, p) {

@@ -86,7 +86,7 @@ func TestCase24EnvironmentIsExactAndHidden(t *testing.T) {
 	if _, err := sb.Start(t.Context(), libdsec.Cmd{Shell: "sleep 1000; exit", Session: session.ID, Env: map[string]string{"S": secret}}, libdsec.StartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	testbed.Until(t, 20*time.Second, "three sleepers", func() bool { return len(strings.Fields(testbed.Output(t, sb, "pidof sleep || true"))) == 3 })
+	testbed.Until(t, time.Minute, "three sleepers", func() bool { return len(strings.Fields(testbed.Output(t, sb, "pidof sleep || true"))) == 3 })
 	inside := testbed.Output(t, sb, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
 	if strings.Contains(inside, secret) || !strings.Contains(inside, "sleep 1000") {
 		t.Errorf("inside, the command lines are %q", inside)

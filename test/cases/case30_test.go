@@ -71,10 +71,11 @@ func kill(t testing.TB, sig syscall.Signal, all ...hostProcess) {
 	}
 }
 
-// TestCase30CreateWaitsForTheAether stops the aether for a while: a sandbox isn't running before it answers.
+// TestCase30CreateWaitsForTheAether stops the aether for a while: a sandbox isn't running before it answers. For one that
+// was made ahead it has answered before.
 func TestCase30CreateWaitsForTheAether(t *testing.T) {
 	t.Parallel()
-	n := nodeView{testbed.Start(t, testbed.Options{})}
+	n := nodeView{testbed.Start(t, testbed.Options{Pool: -1})}
 	n.Create(t, api.Spec{}) // the first one starts the aether
 	shard := n.shard(t)
 	kill(t, syscall.SIGSTOP, shard)

@@ -62,7 +62,7 @@ func TestCase42ReplaceIsAtomic(t *testing.T) {
 	if got := out.String(); got != "read 1\n" {
 		t.Errorf("the reader saw %q", got)
 	}
-	testbed.Until(t, 10*time.Second, "temporary files to go", func() bool {
+	testbed.Until(t, time.Minute, "temporary files to go", func() bool {
 		return testbed.Output(t, sb, "ls -a / | grep dsec- || true") == ""
 	})
 }
