@@ -39,6 +39,7 @@ func (s *Shard) del(key string) {
 // takeOver rebuilds boxes, sessions and processes from what an earlier shard had put. What can't be rebuilt is dropped
 // and told of; one bad item doesn't cost the others.
 func (s *Shard) takeOver(items []keeper.Item) {
+	s.takeOrphans(items)
 	for _, step := range []struct {
 		prefix string
 		take   func(*keeper.Item) error
@@ -185,6 +186,7 @@ func (s *Shard) newKeeper(ctx context.Context, fds []int) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	s.edges.Again()
 	for _, b := range boxes {
 		s.putBox(b)
 		if k := b.gate.Kept(); k != (pause.Kept{}) {

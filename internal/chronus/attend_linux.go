@@ -85,8 +85,8 @@ func (p *process) attach(ctx context.Context, st *aether.Stream, f *follower) er
 // unblock waits for the goroutine that feeds the command, which may be waiting for the command to read.
 func (p *process) unblock(in *sync.WaitGroup) {
 	if p.stdin != nil {
-		p.stdin.hurry(true)
-		defer p.stdin.hurry(false)
+		p.stdin.Hurry(true)
+		defer p.stdin.Hurry(false)
 	}
 	in.Wait()
 }
@@ -146,10 +146,10 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 			return false
 		}
 		if len(f.Data) > 0 {
-			taken = p.stdin.write(ctx, f.Data)
+			taken = p.stdin.Write(ctx, f.Data)
 		}
 		if f.End {
-			p.stdin.close(ctx)
+			p.stdin.Close(ctx)
 		}
 	case aether.Message:
 		switch f.Type {

@@ -2,7 +2,6 @@ package chronus
 
 import (
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,11 +44,7 @@ type box struct {
 	drafts   []keeper.Item       // unfinished files of an earlier shard's, while the sandbox is paused
 	gone     bool
 
-	// accMu guards the accounts and is held while they are read.
-	accMu   sync.Mutex
-	files   account.Files
-	accRead time.Time
-	accRoot *account.Account
+	accounts account.Cache
 
 	// ptyMu guards devpts and is held while it is mounted.
 	ptyMu  sync.Mutex
@@ -59,7 +54,7 @@ type box struct {
 func newBox(s *Shard, spec *aether.AddBox, initFD int) *box {
 	return &box{
 		Box: launch.Box{Name: spec.Name, PIDFD: initFD, CPUs: int(spec.CPUs)}, shard: s, devpts: -1,
-		spec:     aether.AddBox{Name: spec.Name, User: spec.User, Hostname: spec.Hostname, CPUs: spec.CPUs},
+		spec:     aether.AddBox{Name: spec.Name, User: spec.User, Hostname: spec.Hostname, CPUs: spec.CPUs, Ends: spec.Ends},
 		procs:    make(map[string]*process),
 		reserved: make(map[string]struct{}),
 		sessions: make(map[string]*session),
@@ -77,10 +72,10 @@ func (b *box) target() launch.Box {
 	return t
 }
 
-// setCPUs changes how many processors commands that start from now on may run on.
-func (b *box) setCPUs(n int32) {
+// update changes how many processors commands that start from now on may run on, and when the box ends.
+func (b *box) update(spec *aether.AddBox) {
 	b.mu.Lock()
-	b.spec.CPUs = n
+	b.spec.CPUs, b.spec.Ends = spec.CPUs, spec.Ends
 	b.mu.Unlock()
 	b.shard.putBox(b)
 }
@@ -168,39 +163,19 @@ func (b *box) close() {
 	}
 }
 
-const (
-	accountsFor  = time.Second // how long what was read of the account files counts for root
-	accountsFile = 1 << 20     // the most that is read of one
-)
+const accountsFile = 1 << 20 // the most that is read of an account file
 
-// accountOf finds who a command runs as. The account files are read for every command but root's, whose entry hardly ever
-// changes, so an account or a group is there for the command after the one that made it.
+// accountOf finds who a command runs as.
 func (b *box) accountOf(who string) (*account.Account, error) {
 	if who == "" {
 		who = b.spec.User
 	}
-	b.accMu.Lock()
-	defer b.accMu.Unlock()
-	root := who == "" || who == "0" || who == "root"
-	if root && b.accRoot != nil && time.Since(b.accRead) < accountsFor {
-		return b.accRoot, nil
-	}
-	if err := b.readAccounts(); err != nil {
-		return nil, err
-	}
-	acc, err := b.files.Lookup(who)
-	if root {
-		b.accRoot = acc
-	}
-	return acc, err
-}
-
-func (b *box) readAccounts() error {
-	fds, err := b.shard.launcher.OpenInside(b.Box, "/etc/passwd", "/etc/group")
-	if err != nil {
-		return err
-	}
-	b.files.Passwd, b.files.Group = launch.ReadRegular(fds[0], b.files.Passwd, accountsFile), launch.ReadRegular(fds[1], b.files.Group, accountsFile)
-	b.accRead, b.accRoot = time.Now(), nil
-	return nil
+	return b.accounts.Find(who, func(f *account.Files) error {
+		fds, err := b.shard.launcher.OpenInside(b.Box, "/etc/passwd", "/etc/group")
+		if err != nil {
+			return err
+		}
+		f.Passwd, f.Group = launch.ReadRegular(fds[0], f.Passwd, accountsFile), launch.ReadRegular(fds[1], f.Group, accountsFile)
+		return nil
+	})
 }

@@ -10,8 +10,10 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/input"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/record"
 	"github.com/dsec-io/dsec/internal/chronus/request"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
@@ -94,11 +96,11 @@ func (x *execution) start() (_ *process, err error) {
 		return nil, err
 	}
 	p := &process{shard: x.shard, box: x.box, own: true, outputs: outputs{outs: 2, raw: [2]int{-1, -1}}, turn: turn{state: -1}, meta: meta{
-		Box: x.box.Name, ID: x.req.ID, Argv: shortArgv(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
+		Box: x.box.Name, ID: x.req.ID, Argv: record.Short(x.req.Argv), Tag: x.req.Tag, Session: x.req.Session, TTY: x.req.TTY,
 		Keep: x.req.Keep, Lossless: x.req.Lossless, Log: x.req.Log, MaxOutput: x.req.MaxOutput, TimeoutMS: x.req.TimeoutMS,
 	}}
 	if len(x.req.Shell) > 0 {
-		p.meta.Argv = shortArgv([][]byte{[]byte(shellPath), []byte("-c"), x.req.Shell})
+		p.meta.Argv = record.Short([][]byte{[]byte(shellPath), []byte("-c"), x.req.Shell})
 	}
 	if x.req.TTY {
 		p.outs = 1
@@ -138,9 +140,9 @@ func (x *execution) adopt(p *process, journals [2]*journal.Journal) error {
 	var err error
 	switch {
 	case x.req.TTY:
-		p.stdin = newTerminalInput(p)
+		p.stdin = input.OfTerminal(p.inputOf())
 	case x.stdinW >= 0:
-		p.stdin, err = newStdin(p, x.stdinW)
+		p.stdin, err = input.New(p.inputOf(), x.stdinW, false)
 		x.stdinW = -1
 	}
 	if err == nil && x.req.Keep {
@@ -170,7 +172,7 @@ func (p *process) abandon() {
 	p.endSession()
 	p.unput()
 	if p.stdin != nil {
-		p.stdin.finish()
+		p.stdin.Finish()
 	}
 	for i := range p.outs {
 		if p.raw[i] >= 0 {

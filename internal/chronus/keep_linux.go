@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
-	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/chronus/input"
 	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/record"
 	"github.com/dsec-io/dsec/internal/keeper"
 )
 
@@ -21,66 +22,15 @@ import (
 const (
 	boxKey     = "box/"
 	pauseKey   = "pause/"
+	endedKey   = "ended/"
+	orphanKey  = "orphan"
 	draftKey   = "draft/"
 	processKey = "exec/"
 	sessionKey = "session/"
 )
 
-// meta is what another shard has to know to go on with a process; the keeper holds it beside the descriptors. Its
-// exported fields are its JSON form.
-type meta struct {
-	Box, ID   string
-	Group     string   // its cgroup in the box
-	Argv      [][]byte `json:",omitempty"` // shortened
-	Tag       string   `json:",omitempty"`
-	Session   string   `json:",omitempty"`
-	TTY       bool     `json:",omitempty"`
-	Keep      bool     `json:",omitempty"`
-	Lossless  bool     `json:",omitempty"`
-	Log       bool     `json:",omitempty"`
-	MaxOutput int64    `json:",omitempty"`
-	TimeoutMS int64    `json:",omitempty"`
-	Started   int64    // Unix time in nanoseconds
-	Began     int64    // the same, in the sandbox's own time
-	Over      int64    `json:",omitempty"` // and when it ended
-	PID       int      // host
-	Inside    int      // in the sandbox
-	OOMKills  int64    `json:",omitempty"` // of the box, when the command started
-
-	FDs    []string       `json:",omitempty"` // what each of the item's descriptors is, one of the fd names
-	Result *aether.Exited `json:",omitempty"`
-	Ended  int64          `json:",omitempty"`
-	Cause  [3]bool        // timed out, cancelled, out of memory
-}
-
-// Names of descriptors in an item.
-const (
-	fdPID     = "pid"
-	fdState   = "state"
-	fdStdin   = "in"
-	fdMidR    = "midr"
-	fdMidW    = "midw"
-	fdSource  = "src" // and the number of the output
-	fdJournal = "jrn"
-)
-
-func numbered(name string, i int) string { return name + string(rune('0'+i)) }
-
-// maxMetaArgv is how much of the arguments the list of processes shows.
-const maxMetaArgv = 4 << 10
-
-func shortArgv(argv [][]byte) [][]byte {
-	var out [][]byte
-	left := maxMetaArgv
-	for _, a := range argv {
-		if left <= 0 {
-			break
-		}
-		out = append(out, slices.Clone(a[:min(len(a), left)]))
-		left -= len(a)
-	}
-	return out
-}
+// meta is what another shard has to know to go on with a process.
+type meta = record.Process
 
 func (p *process) key() string { return processKey + p.box.Name + "/" + p.meta.ID }
 
@@ -199,24 +149,24 @@ func (p *process) item() keeper.Item {
 	if !p.files {
 		if p.result == nil {
 			it.Wait = 0
-			add(fdPID, p.FD)
+			add(record.PID, p.FD)
 			if p.stdin != nil {
-				add(fdStdin, p.stdin.number())
+				add(record.Stdin, p.stdin.Number())
 			}
-			add(fdState, p.state)
+			add(record.State, p.state)
 		}
 		for i := range p.outs {
 			if s := p.src[i]; s != nil {
 				r, w := s.Pipe()
-				add(numbered(fdSource, i), s.FD())
-				add(fdMidR, r)
-				add(fdMidW, w)
+				add(record.Numbered(record.Source, i), s.FD())
+				add(record.MidR, r)
+				add(record.MidW, w)
 			}
 		}
 	}
 	for i := range p.outs {
 		if !p.files || p.out[i].Total() > 0 { // nothing more comes into an empty one
-			add(numbered(fdJournal, i), p.out[i].FD())
+			add(record.Numbered(record.Journal, i), p.out[i].FD())
 		}
 	}
 	it.Blob, _ = json.Marshal(&m) // plain data: can't fail
@@ -250,6 +200,14 @@ func (p *process) closing(f func()) {
 	p.putMu.Lock()
 	defer p.putMu.Unlock()
 	f()
+}
+
+// inputOf is p for its input.
+func (p *process) inputOf() input.Command {
+	return input.Command{
+		Keep: p.meta.Keep, Closing: p.closing, Put: p.put,
+		Terminal: func() *os.File { return p.src[0].File() },
+	}
 }
 
 // fdsOfOne is how many descriptors a process has in the keeper at most.
@@ -327,7 +285,7 @@ func (p *process) forget() {
 	close(p.stop)
 	p.unput()
 	if p.stdin != nil {
-		p.stdin.finish()
+		p.stdin.Finish()
 	}
 	if !files {
 		p.closing(func() {
@@ -399,7 +357,7 @@ func (s *Shard) restore(b *box, it *keeper.Item) (*process, error) {
 func (p *process) restoreFiles(take func(string) int) error {
 	for i := range p.outs {
 		var err error
-		if fd := take(numbered(fdJournal, i)); fd >= 0 {
+		if fd := take(record.Numbered(record.Journal, i)); fd >= 0 {
 			p.out[i], err = journal.Restore(fd, p.journalOptions())
 		} else {
 			p.out[i], err = journal.New(p.journalOptions())
@@ -407,32 +365,31 @@ func (p *process) restoreFiles(take func(string) int) error {
 		if err != nil {
 			return err
 		}
-		src := take(numbered(fdSource, i))
+		src := take(record.Numbered(record.Source, i))
 		if src < 0 {
 			continue
 		}
 		if p.src[i], err = journal.NewSource(src); err != nil {
 			return err
 		}
-		p.src[i].SetPipe(take(fdMidR), take(fdMidW))
+		p.src[i].SetPipe(take(record.MidR), take(record.MidW))
 	}
 	if p.result != nil {
 		p.files = p.src[0] == nil && (p.outs == 1 || p.src[1] == nil)
 		return nil
 	}
-	if p.FD = take(fdPID); p.FD < 0 {
+	if p.FD = take(record.PID); p.FD < 0 {
 		return errors.New("no pidfd")
 	}
 	p.File = os.NewFile(uintptr(p.FD), "pidfd")
-	p.state = take(fdState)
+	p.state = take(record.State)
 	if p.meta.TTY {
-		p.stdin = newTerminalInput(p)
-	} else if fd := take(fdStdin); fd >= 0 {
+		p.stdin = input.OfTerminal(p.inputOf())
+	} else if fd := take(record.Stdin); fd >= 0 {
 		var err error
-		if p.stdin, err = newStdin(p, fd); err != nil {
+		if p.stdin, err = input.New(p.inputOf(), fd, true); err != nil {
 			return err
 		}
-		p.stdin.kept = true
 	}
 	return nil
 }

@@ -211,6 +211,10 @@ func (s *Shard) unary(ctx context.Context, open *aether.Open, fds []int) ([]byte
 		return nil, s.addBox(open.Body, fds)
 	case "remove":
 		return nil, s.removeBox(open.Sandbox)
+	case "orphan.limit":
+		return nil, s.limitOrphans(open.Body)
+	case "ended":
+		return s.endedBoxes()
 	case "boxes":
 		return json.Marshal(s.boxNames())
 	case "keeper":
@@ -218,7 +222,7 @@ func (s *Shard) unary(ctx context.Context, open *aether.Open, fds []int) ([]byte
 	case "stats":
 		return json.Marshal(s.stats())
 	case "gc", "gc.loop", "fds", "crash":
-		return nil, s.hook(open)
+		return nil, s.hooks.Run(open)
 	}
 	b, err := s.box(open.Sandbox)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/dsec-io/dsec/internal/chronus/launch"
 	"github.com/dsec-io/dsec/internal/chronus/pause"
 	"github.com/dsec-io/dsec/internal/keeper"
-	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
 
 func errPaused() *api.Error { return api.Errorf(api.CodeFrozen, "the sandbox is paused") }
@@ -67,12 +66,7 @@ func (b *box) Thaw(ctx context.Context) error { return b.shard.dirs.Thaw(ctx, b.
 func (b *box) Frozen() (bool, error) { return b.shard.dirs.Frozen(b.Name) }
 
 // Keep gives the keeper the sandbox's time.
-func (b *box) Keep(k pause.Kept) {
-	blob, _ := json.Marshal(k) // two numbers: can't fail
-	if err := b.shard.keeper().Put(keeper.Item{Key: pauseKey + b.Name, Blob: blob, Wait: keeper.NoWait}); err != nil {
-		b.shard.log.Warn("pause not kept", slog.String("sandbox", b.Name), slog.Any("err", err))
-	}
-}
+func (b *box) Keep(k pause.Kept) { b.shard.keepJSON(pauseKey+b.Name, k) }
 
 // restorePause makes the gate what the kernel and an earlier shard say.
 func (b *box) restorePause(k pause.Kept) {
@@ -136,20 +130,12 @@ func (b *box) pauseError(err error) error {
 	if gone := b.use(func() error { return nil }); gone != nil {
 		return gone
 	}
-	e := api.Errorf(api.CodeConflict, "the sandbox can't be paused: %v", err)
-	e.Hint, e.RetryMS = "it goes on; ask again", 1000
-	if moving, ok := errors.AsType[*cgroup.MovingError](err); ok && len(moving.Groups) > 0 {
-		e.Detail = "the sandbox can't be paused: a process doesn't stop"
-		for i, g := range moving.Groups {
-			switch p, perr := b.process(g); {
-			case perr == nil:
-				e.Detail += [...]string{": ", ", "}[min(i, 1)] + "process " + g + " (" + launch.Shorten(p.meta.Argv[0]) + ") or a child of its"
-			case g != "":
-				e.Detail += [...]string{": ", ", "}[min(i, 1)] + "what process " + g + " has left"
-			}
+	return pause.Refusal(err, func(id string) string {
+		if p, err := b.process(id); err == nil && len(p.meta.Argv) > 0 {
+			return launch.Shorten(p.meta.Argv[0])
 		}
-	}
-	return e
+		return ""
+	})
 }
 
 // resume is method "box.resume".

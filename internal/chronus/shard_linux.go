@@ -14,8 +14,10 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/aether/unixfd"
+	"github.com/dsec-io/dsec/internal/chronus/disturb"
 	"github.com/dsec-io/dsec/internal/chronus/files"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/orphan"
 	"github.com/dsec-io/dsec/internal/chronus/ports"
 	"github.com/dsec-io/dsec/internal/keeper"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -43,13 +45,16 @@ type Shard struct {
 	chunks   sync.Pool // *[]byte
 	sweeps   chan struct{}
 	stores   chan *keeper.Store // new keepers, for serve to listen to
-	hooks    hooks
+	hooks    disturb.Hooks
 	budget   int64        // descriptors of processes that the keeper takes
 	kept     atomic.Int64 // and those it has
+
+	edges *orphan.Watch
 
 	// mu guards what follows.
 	mu    sync.Mutex
 	boxes map[string]*box
+	ended map[string]orphan.End // by this shard, or one before it, while no edge was there
 	store *keeper.Store
 }
 
@@ -76,6 +81,8 @@ func Main(ctx context.Context, opts Options) error {
 		sweeps:  make(chan struct{}, 1), // one pending notice is enough
 		stores:  make(chan *keeper.Store),
 		boxes:   make(map[string]*box),
+		ended:   make(map[string]orphan.End),
+		hooks:   disturb.Hooks{On: opts.TestHooks},
 		budget:  int64(keeper.Budget() - 3*maxBoxes), // boxes and large sessions need some too
 	}
 	if s.dirs.V2 < 0 {
@@ -99,7 +106,7 @@ func (s *Shard) serve(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(context.Canceled)
-	defer s.hooks.stop()
+	defer s.hooks.Stop()
 	wg.Go(func() { s.hearKeepers(ctx, s.keeper()) })
 	wg.Go(func() { s.janitor(ctx) })
 	l, err := unixfd.NewListener(keeper.FDListener)
@@ -141,6 +148,7 @@ func (s *Shard) serveConn(ctx context.Context, t *unixfd.Conn) {
 		s.log.Warn("hello", slog.Any("err", err))
 		return
 	}
+	defer s.edges.Connected()()
 	_ = conn.Serve(ctx, s.handle) // its end is the peer's affair
 }
 
@@ -197,7 +205,7 @@ func (s *Shard) boxNames() []string {
 }
 
 // addBox is method "add". Adding a box that is there is no error: an edge that has lost the answer asks again, and one
-// that has changed the sandbox's limits tells the new number of processors.
+// that has changed the sandbox's limits, or has given it away, tells what is new.
 func (s *Shard) addBox(body []byte, fds []int) error {
 	closeAll := func() {
 		for _, fd := range fds {
@@ -217,7 +225,7 @@ func (s *Shard) addBox(body []byte, fds []int) error {
 		if old == nil {
 			return api.Errorf(api.CodeNoCapacity, "this shard has %d boxes", maxBoxes)
 		}
-		old.setCPUs(spec.CPUs)
+		old.update(&spec)
 		return nil
 	}
 	s.boxes[spec.Name] = b
@@ -290,6 +298,7 @@ func (s *Shard) sweep() {
 		boxes = append(boxes, b)
 	}
 	s.mu.Unlock()
+	s.endOrphans(boxes)
 	for _, b := range boxes {
 		b.sweep()
 		for _, p := range b.expired() {
