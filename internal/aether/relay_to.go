@@ -16,6 +16,14 @@ func RelayTo(ctx context.Context, client, server *Stream, seen func(f *Frame)) e
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	server.drain()
+	if client.saidAll() && server.Close() == nil {
+		up := watchReset(ctx, client, server)
+		err := pumpFrom(ctx, client, server, seen)
+		if errors.Is(err, errServerLost) {
+			err = server.Err()
+		}
+		return errors.Join(err, up.end())
+	}
 	up := make(chan error, 1) // the one result
 	go func() { up <- pumpTo(ctx, client, server) }()
 	err := pumpFrom(ctx, client, server, seen)

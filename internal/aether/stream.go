@@ -48,6 +48,7 @@ type sender struct {
 	wait       chan struct{} // closed when a sender that waits should look again; nil when none waits
 	doneCh     chan struct{}
 	lostCh     chan struct{}
+	afterOver  []func()
 }
 
 // receiver is a stream's receiving side.
@@ -369,4 +370,8 @@ func (s *Stream) overLocked() {
 	if s.doneCh != nil {
 		close(s.doneCh)
 	}
+	for _, f := range s.afterOver {
+		f()
+	}
+	s.afterOver = nil
 }

@@ -58,6 +58,9 @@ func (s *Shard) takeOver(items []keeper.Item) {
 			}
 		}
 	}
+	for _, b := range s.boxes {
+		b.leaveUnknown()
+	}
 	if len(items) > 0 {
 		s.log.Info("took over", slog.Int("items", len(items)), slog.Int("boxes", len(s.boxes)))
 	}

@@ -170,12 +170,19 @@ func (p *process) receive(ctx context.Context, st *aether.Stream, f *aether.Fram
 
 // quick waits for a short command's end and answers. done is false when it has to become a process, which it is then.
 func (p *process) quick(ctx context.Context, st *aether.Stream) (done bool, err error) {
+	if p.File == nil {
+		raw, err := keeper.WaitPIDFD(p.FD, true)
+		if !errors.Is(err, keeper.ErrRunning) {
+			return p.quickEnd(ctx, st, raw, err)
+		}
+		p.Await()
+	}
 	began := time.Now()
 	conn, err := p.File.SyscallConn()
 	if err != nil {
 		return false, err
 	}
-	if p.meta.TimeoutMS == 0 || time.Duration(p.meta.TimeoutMS)*time.Millisecond >= shortest {
+	if !hasty(p.meta.TimeoutMS) {
 		times := quickTimes()
 		for i, d := range times {
 			_ = p.File.SetReadDeadline(began.Add(d))
@@ -195,6 +202,19 @@ func (p *process) quick(ctx context.Context, st *aether.Stream) (done bool, err 
 		_ = p.File.SetReadDeadline(time.Time{})
 	}
 	return false, p.promote([2][]byte{})
+}
+
+// hasty tells whether a time-out is so short that the command has to be a process from the start.
+func hasty(timeoutMS int64) bool {
+	return timeoutMS != 0 && time.Duration(timeoutMS)*time.Millisecond < shortest
+}
+
+// linger is how long the start may wait for the command's end: as long as nobody would look at it anyway.
+func (x *execution) linger() time.Duration {
+	if x.req.Keep || x.req.Stdin || hasty(x.req.TimeoutMS) {
+		return 0
+	}
+	return quickTimes()[0]
 }
 
 // promote makes a running or just ended command a process.
@@ -242,6 +262,7 @@ func (p *process) quickEnd(ctx context.Context, st *aether.Stream, raw int32, wa
 		eof = eof && ended
 	}
 	if !eof {
+		p.Await()
 		return false, p.promote(*out)
 	}
 	for i := range p.raw {

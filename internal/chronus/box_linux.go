@@ -131,6 +131,28 @@ func (b *box) sweep() {
 	}
 }
 
+// leaveUnknown leaves the cgroups to the janitor that an earlier shard made and no process names: of short commands, and
+// those that were spare.
+func (b *box) leaveUnknown() {
+	names, err := b.shard.dirs.Execs(b.Name)
+	if err != nil {
+		return // the box has ended
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := make(map[string]bool)
+	for _, p := range b.procs {
+		p.mu.Lock()
+		known[p.meta.Group] = true
+		p.mu.Unlock()
+	}
+	for _, n := range names {
+		if !known[n] {
+			b.left[n] = struct{}{}
+		}
+	}
+}
+
 // close forgets everything about the box. Its processes are dead or about to be: the edge removes the sandbox.
 func (b *box) close() {
 	b.mu.Lock()
@@ -148,6 +170,7 @@ func (b *box) close() {
 	for _, se := range sessions {
 		se.close()
 	}
+	b.shard.launcher.Forget(b.Name)
 	b.shard.del(boxKey + b.Name)
 	if b.gate.Kept() != (pause.Kept{}) {
 		b.shard.del(pauseKey + b.Name)

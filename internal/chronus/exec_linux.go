@@ -85,7 +85,7 @@ func (x *execution) start() (_ *process, err error) {
 	defer x.closeTheirs()
 	defer x.closeOurs() // what the process hasn't taken over
 	c := &x.cmd
-	c.Box, c.Group = x.box.target(), x.req.ID
+	c.Box, c.Group, c.Linger = x.box.target(), x.req.ID, x.linger()
 	if c.Who, err = x.box.accountOf(x.req.User); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,6 @@ func (x *execution) start() (_ *process, err error) {
 			return nil, err
 		}
 	}
-	p.meta.OOMKills, _ = x.shard.dirs.OOMKills(x.box.Name)
 	p.meta.Started, p.meta.Began = time.Now().UnixNano(), int64(x.box.gate.Now())
 	if p.Child, err = x.shard.launcher.Spawn(c); err != nil {
 		closeJournals(journals)
@@ -120,7 +119,7 @@ func (x *execution) start() (_ *process, err error) {
 		}
 		return nil, x.shellError(err)
 	}
-	p.meta.PID, p.meta.Inside, p.meta.Group = p.PID, p.Inside, c.Group
+	p.meta.PID, p.meta.Inside, p.meta.Group, p.meta.OOMKills = p.PID, p.Inside, c.Group, c.OOMKills
 	return p, x.adopt(p, journals)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
-	"github.com/dsec-io/dsec/internal/chronus/journal"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
 )
 
@@ -97,39 +95,17 @@ func (p *process) deliver(m *aether.Signal) error {
 	return nil
 }
 
-// deliverTree sends a signal to every process of the command's cgroup. SIGKILL goes to all of them at once.
+// deliverTree sends a signal to every process of the command's cgroup.
 func (p *process) deliverTree(sig unix.Signal) error {
-	if sig == unix.SIGKILL {
-		if err := p.shard.dirs.KillExec(p.box.Name, p.meta.Group); err != nil {
-			return api.Errorf(api.CodeInternal, "kill process %s: %v", p.meta.ID, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.meta.Group == "" {
+		if sig == unix.SIGKILL {
+			return nil
 		}
-		return nil
-	}
-	path := p.box.Name + "/" + p.meta.Group + "/cgroup.procs"
-	fd, err := unix.Openat(p.shard.dirs.V2, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
 		return api.Errorf(api.CodeNoSuchProcess, "process %s has ended", p.meta.ID)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	list, _, err := journal.ReadAvailable(fd, nil, 1<<20)
-	if err != nil {
-		return api.Errorf(api.CodeInternal, "list the processes of %s: %v", p.meta.ID, err)
-	}
-	for word := range strings.FieldsSeq(string(list)) {
-		pid, err := strconv.Atoi(word)
-		if err != nil || pid <= 0 {
-			continue // a process of a pid namespace that can't be seen from here
-		}
-		pfd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		// The number may have gone to somebody else between the list and here, but whoever it is, the kernel lets this
-		// shard signal its own sandboxes' processes only.
-		_ = unix.PidfdSendSignal(pfd, sig, nil, 0)
-		_ = unix.Close(pfd)
-	}
-	return nil
+	return p.shard.launcher.SignalTree(p.box.Name, p.meta.Group, sig)
 }
 
 // describe is p for a listing.

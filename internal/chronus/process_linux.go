@@ -120,14 +120,16 @@ func (p *process) interrupt() {
 
 // kill ends everything that the command has started, also what has made a session of its own.
 func (p *process) kill(why cause) {
-	p.mu.Lock()
+	p.mu.Lock() // to the end: the group may be another command's right after it was given back
+	defer p.mu.Unlock()
 	if p.result == nil {
 		p.cause.timedOut = p.cause.timedOut || why.timedOut
 		p.cause.cancelled = p.cause.cancelled || why.cancelled
 		p.cause.oom = p.cause.oom || why.oom
 	}
-	p.mu.Unlock()
-	_ = p.shard.dirs.KillExec(p.box.Name, p.meta.Group) // gone: nothing to kill
+	if p.meta.Group != "" {
+		_ = p.shard.dirs.KillExec(p.box.Name, p.meta.Group) // gone: nothing to kill
+	}
 }
 
 // cancel kills the command whose caller has left. One that has ended can't be cancelled: a caller that leaves when it has
@@ -289,11 +291,17 @@ func (p *process) outOfMemory() bool {
 	return err == nil && n > p.meta.OOMKills
 }
 
-// removeGroup removes the command's cgroup and tells whether processes are left in it. Those of a killed tree are
-// dying and are waited for.
+// removeGroup gives the command's cgroup back and tells whether processes are left in it. Those of a killed tree are
+// dying and are waited for. Only of a command that the keeper never knew may the group be used again: the record of
+// another names it for minutes.
 func (p *process) removeGroup(killed bool) (left bool) {
 	for end := time.Now().Add(killWait); ; {
-		err := p.shard.dirs.RemoveExec(p.box.Name, p.meta.Group)
+		p.mu.Lock()
+		err := p.shard.launcher.Leave(p.box.Name, p.meta.Group, !killed && p.stop == nil)
+		if err == nil {
+			p.meta.Group = ""
+		}
+		p.mu.Unlock()
 		if err == nil {
 			return false
 		}

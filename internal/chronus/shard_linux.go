@@ -306,6 +306,7 @@ func (s *Shard) sweep() {
 		}
 	}
 	s.makeRoom(boxes)
+	s.launcher.Rest()
 }
 
 // makeRoom forgets the processes that ended first when the keeper's room gets short.

@@ -6,15 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/aether/unixfd"
 	"github.com/dsec-io/dsec/internal/edge/images"
 	"github.com/dsec-io/dsec/internal/edge/pause"
 	"github.com/dsec-io/dsec/internal/edge/spec"
@@ -26,6 +24,9 @@ type handler func(ctx context.Context, s *aether.Stream, o aether.Open) error
 // acceptPause keeps a socket that can't accept from turning in circles.
 const acceptPause = 50 * time.Millisecond
 
+// socketMode lets nobody but the edge's user connect; the folder does the same.
+const socketMode = 0o600
+
 // errGone is the cause of a context whose client has left.
 var errGone = errors.New("the client has gone")
 
@@ -34,25 +35,22 @@ func (e *Edge) Listening() <-chan struct{} { return e.heard }
 
 // Run serves the edge's socket until ctx ends. Streams that are open then are cut off.
 func (e *Edge) Run(ctx context.Context) error {
-	path := e.cfg.Instance.Socket(SocketName)
 	// The folder is locked, so a socket that exists is a dead edge's.
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove old socket: %w", err)
-	}
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "unix", path)
+	ln, err := unixfd.Listen(e.cfg.Instance.Socket(SocketName), socketMode)
 	if err != nil {
 		return fmt.Errorf("edge socket: %w", err)
 	}
 	close(e.heard)
-	stop := context.AfterFunc(ctx, func() { ln.Close() })
-	defer stop()
+	defer ln.Close()
 	handlers := e.handlers()
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	for {
-		c, err := ln.Accept()
+		c, err := ln.Accept(ctx, unixfd.Options{})
 		if ctx.Err() != nil {
+			if err == nil {
+				c.Close()
+			}
 			return nil
 		}
 		if err != nil {
@@ -68,7 +66,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	}
 }
 
-func (e *Edge) serveConn(ctx context.Context, c net.Conn, handlers map[string]handler) {
+func (e *Edge) serveConn(ctx context.Context, c *unixfd.Conn, handlers map[string]handler) {
 	conn, err := aether.Server(c, aether.Options{
 		Name: "edge", MaxData: aether.MaxDataAether, MaxStreams: 65_536, Features: aether.FeatureKeys,
 		Panic: func(v any, stack []byte) {
@@ -101,17 +99,9 @@ func (e *Edge) serveStream(ctx context.Context, s *aether.Stream, handlers map[s
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	var watcher sync.WaitGroup
-	watcher.Go(func() {
-		select {
-		case <-s.Done():
-			cancel(errGone)
-		case <-ctx.Done():
-		}
-	})
+	s.AfterOver(func() { cancel(errGone) })
 	err := h(ctx, s, o)
 	cancel(nil)
-	watcher.Wait()
 	if err == nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -26,16 +27,24 @@ type Attr struct {
 	Flags  uint64 // added to CLONE_VM|CLONE_VFORK|CLONE_CLEAR_SIGHAND|CLONE_PARENT_SETTID
 	Cgroup int    // directory descriptor of the v2 group the child is born in (CLONE_INTO_CGROUP); -1: none
 	Watch  *Watch // nil: nobody ends a child that doesn't come to its exec or exit
+	// Linger waits that long for the child of the last Clone to end as well, so that who starts a short command is woken
+	// once and not three times. The outer child has been waited for then, and [Outcome.ChildFD] is made. 0: not.
+	Linger time.Duration
 
 	holdP bool // a test's: keep the scheduler's P, to show why it has to be released
 }
 
 // Outcome is what a run left behind. PID is a zombie, or the program that the script exec'd: either way the caller waits
-// for it ([Wait]).
+// for it ([Wait]), unless it was to linger.
 type Outcome struct {
 	PID      int
 	ChildTID int      // of the last Clone; 0: the outer child didn't get that far
 	Failed   *Failure // the first step that failed and wasn't to be ignored, in either script; nil: none
+
+	// Of a run that was to linger.
+	ChildFD int   // the child's pidfd, O_NONBLOCK, for the caller to close; -1: there is none, see FDErr
+	FDErr   error // why there is no ChildFD though there is a child
+	Ended   bool  // the child has ended; nobody has waited for it
 }
 
 // Failure tells which step ended a script early.
@@ -77,21 +86,29 @@ func Run(a Attr, s *Script) (Outcome, error) {
 		b.clone.cgroup = uint64(a.Cgroup)
 	}
 	b.failStep, b.failErr = 0, 0
+	b.after = linger{fd: -1}
 	atomic.StoreInt32(&b.outerTID, 0)
 	atomic.StoreInt32(&b.childTID, 0)
-	s.watch.start(a.Watch, b)
+	a.Watch.start(&s.watch, b)
 	var r uintptr
-	if a.holdP {
+	switch {
+	case a.holdP:
 		r = vforkScript(&b.clone, s.step(0), &b.failStep)
-	} else {
+	case a.Linger > 0:
+		b.after.left = syscall.NsecToTimespec(int64(a.Linger))
+		r = lingering(b, s.step(0))
+	default:
 		r = released(&b.clone, s.step(0), &b.failStep)
 	}
-	s.watch.stop()
+	a.Watch.stop(&s.watch)
 	runtime.KeepAlive(s)
 	if e := errnoOf(r); e != 0 {
 		return Outcome{}, fmt.Errorf("clone3: %w", e)
 	}
-	out := Outcome{PID: int(r), ChildTID: int(atomic.LoadInt32(&b.childTID))}
+	out := Outcome{PID: int(r), ChildTID: int(atomic.LoadInt32(&b.childTID)), ChildFD: b.after.fd, Ended: b.after.ended}
+	if b.after.errno != 0 {
+		out.FDErr = fmt.Errorf("open its pidfd: %w", b.after.errno)
+	}
 	if b.failErr != 0 {
 		out.Failed = s.failure(b)
 	}
@@ -128,14 +145,15 @@ func Wait(pid int) (syscall.WaitStatus, error) {
 //go:noescape
 func vforkScript(args *cloneArgs, first *Step, fail *uintptr) uintptr
 
-// released is vforkScript with the P given back meanwhile. It may not have a stack check of its own: between the two
-// runtime calls the goroutine must not grow its stack.
+// released is vforkScript with the P given back meanwhile, at once: a P that is left in a system call keeps the runtime's
+// monitor awake, which looks at it every 20 us. It may not have a stack check of its own: between the two runtime calls
+// the goroutine must not grow its stack.
 //
 //go:norace
 //go:nosplit
 //go:noinline
 func released(args *cloneArgs, first *Step, fail *uintptr) uintptr {
-	entersyscall()
+	entersyscallblock()
 	r := vforkScript(args, first, fail)
 	exitsyscall()
 	return r
@@ -143,8 +161,8 @@ func released(args *cloneArgs, first *Step, fail *uintptr) uintptr {
 
 // The two are in the runtime's list of names that are linked to from outside and therefore stay (go.dev/issue/67401).
 
-//go:linkname entersyscall runtime.entersyscall
-func entersyscall()
+//go:linkname entersyscallblock runtime.entersyscallblock
+func entersyscallblock()
 
 //go:linkname exitsyscall runtime.exitsyscall
 func exitsyscall()

@@ -39,6 +39,7 @@ type block struct {
 	failErr  uintptr // its result
 	outerTID int32
 	childTID int32
+	after    linger
 }
 
 // Reset makes s empty and gives its memory to the next use. Addresses from Bytes, String, Strings and Word, and Steps,

@@ -17,6 +17,13 @@ type Watch struct {
 
 	Stopped atomic.Int64 // children killed because they were stopped
 	Expired atomic.Int64 // runs that reached Limit
+
+	// mu guards what follows. While a run is in active under mu, neither of its children has been waited for by the caller,
+	// so their numbers can't belong to anybody else; see linger.phase for the runs that wait themselves.
+	mu     sync.Mutex
+	active []*watchState
+	timer  *time.Timer // one for all runs: to set it wakes the thread that waits for the network
+	armed  bool
 }
 
 const (
@@ -38,67 +45,80 @@ func (w *Watch) limit() time.Duration {
 	return defaultLimit
 }
 
-// watchState is the watchdog of one Script. Its timer is made once and reset for each run.
+// watchState is what the watchdog knows of one run.
 type watchState struct {
-	// mu guards the fields below. While active is true under mu, neither child has been waited for by the caller, so
-	// their numbers can't belong to anybody else.
-	mu      sync.Mutex
-	active  bool
-	w       *Watch
+	at      int // its place in active
 	b       *block
 	started time.Time
 	expired bool
-	timer   *time.Timer
 }
 
-func (ws *watchState) start(w *Watch, b *block) {
+func (w *Watch) start(ws *watchState, b *block) {
 	if w == nil {
 		return
 	}
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	ws.active, ws.w, ws.b, ws.expired = true, w, b, false
-	ws.started = time.Now()
-	if ws.timer == nil {
-		ws.timer = time.AfterFunc(w.tick(), ws.onTick)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ws.at, ws.b, ws.started, ws.expired = len(w.active), b, time.Now(), false
+	w.active = append(w.active, ws)
+	if w.armed {
 		return
 	}
-	ws.timer.Reset(w.tick())
+	w.armed = true
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.tick(), w.onTick)
+		return
+	}
+	w.timer.Reset(w.tick())
 }
 
-func (ws *watchState) stop() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if !ws.active {
+func (w *Watch) stop(ws *watchState) {
+	if w == nil {
 		return
 	}
-	ws.active = false
-	ws.timer.Stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := len(w.active) - 1
+	last := w.active[n]
+	w.active[ws.at], last.at = last, ws.at
+	w.active[n] = nil
+	w.active = w.active[:n]
+	ws.b = nil
 }
 
-// onTick looks at the children. The inner one is always killed first; the outer one's turn comes a tick later.
-func (ws *watchState) onTick() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if !ws.active {
-		return
+// onTick looks at the children of all runs, and again a tick later while there are any.
+func (w *Watch) onTick() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ws := range w.active {
+		phase := &ws.b.after.phase
+		if atomic.CompareAndSwapInt32(phase, phaseBirth, phaseWatched) {
+			w.look(ws)
+			atomic.StoreInt32(phase, phaseBirth)
+		}
 	}
+	if w.armed = len(w.active) > 0; w.armed {
+		w.timer.Reset(w.tick())
+	}
+}
+
+// look looks at one run. The inner child is always killed first; the outer one's turn comes a tick later.
+func (w *Watch) look(ws *watchState) {
 	inner, outer := atomic.LoadInt32(&ws.b.childTID), atomic.LoadInt32(&ws.b.outerTID)
 	switch {
 	case ws.expired:
 		kill(outer)
 	case inner > 0 && stopped(inner):
-		ws.w.Stopped.Add(1)
+		w.Stopped.Add(1)
 		kill(inner)
-	case time.Since(ws.started) >= ws.w.limit():
-		ws.w.Expired.Add(1)
+	case time.Since(ws.started) >= w.limit():
+		w.Expired.Add(1)
 		ws.expired = true
 		kill(inner)
 		if inner == 0 {
 			kill(outer)
 		}
 	}
-	ws.timer.Reset(ws.w.tick())
 }
 
 func kill(pid int32) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,9 @@ type Launcher struct {
 	slots  slots
 	watch  spawn.Watch
 	works  sync.Pool // *work
+	rooms  rooms
+
+	lingering atomic.Int32 // runs that wait for their command's end
 }
 
 type rlimit struct {
@@ -45,6 +49,7 @@ func New(dirs cgroup.Dirs) (*Launcher, error) {
 	l := &Launcher{
 		dirs: dirs, filter: filter, drop: drop, slots: newSlots(),
 		works: sync.Pool{New: func() any { return new(work) }},
+		rooms: rooms{dirs: dirs, all: make(map[string]*room)},
 	}
 	if err := unix.SchedGetaffinity(0, &l.cpus); err != nil {
 		return nil, fmt.Errorf("read the shard's processors: %w", err)

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,9 @@ type Command struct {
 	FDs       [SlotSize]int // stdin, stdout, stderr, and one more; -1: /dev/null for the first three, nothing for the last
 	Extra     int           // number of the fourth descriptor in the command
 	TTY       bool          // stdin is a terminal to be the controlling one
+	Linger    time.Duration // how long Spawn may wait for a short command's end
+
+	OOMKills int64 // set by Spawn: how many of the box's processes the kernel had killed before
 
 	Left string // set by a Spawn that failed and couldn't remove this cgroup
 }

@@ -16,14 +16,24 @@ import (
 type Child struct {
 	PID    int
 	Inside int      // its number in the sandbox
-	File   *os.File // pidfd, in the poller
+	File   *os.File // pidfd, in the poller; nil: the command has ended, see Await
 	FD     int      // its number, for the keeper
+}
+
+// Await puts the pidfd into the poller, where that hasn't been done.
+func (c *Child) Await() {
+	if c.File == nil && c.FD >= 0 {
+		c.File = os.NewFile(uintptr(c.FD), "pidfd")
+	}
 }
 
 // Close gives the pidfd back.
 func (c *Child) Close() {
 	if c.File != nil {
 		_ = c.File.Close()
+	} else if c.FD >= 0 {
+		_ = unix.Close(c.FD)
+		c.FD = -1
 	}
 }
 
@@ -31,7 +41,12 @@ func (c *Child) Close() {
 func (l *Launcher) Spawn(c *Command) (Child, error) {
 	w := l.works.Get().(*work)
 	defer l.works.Put(w)
-	frozen, err := l.dirs.Frozen(c.Box.Name)
+	rm, err := l.rooms.enter(c.Box.Name)
+	if err != nil {
+		return Child{}, notStarted(c, "open the sandbox's cgroups", err)
+	}
+	defer l.rooms.leave(rm)
+	frozen, err := rm.held.Frozen()
 	if err != nil {
 		return Child{}, notStarted(c, "read the sandbox's freeze state", err)
 	}
@@ -39,47 +54,55 @@ func (l *Launcher) Spawn(c *Command) (Child, error) {
 		// A helper that joined a frozen group would stop there, and with it one thread of this shard.
 		return Child{}, api.Errorf(api.CodeFrozen, "the sandbox is paused")
 	}
-	err = l.dirs.MakeExec(c.Box.Name, c.Group)
-	if errors.Is(err, unix.EEXIST) {
-		// An earlier command of that name has left processes.
-		c.Group += "-" + strings.ToLower(rand.Text())
-		err = l.dirs.MakeExec(c.Box.Name, c.Group)
-	}
+	c.OOMKills, _ = rm.held.OOMKills()
+	into, done, err := l.group(rm, c)
 	if err != nil {
-		return Child{}, notStarted(c, "make the command's cgroup", err)
+		return Child{}, err
 	}
-	ch, err := l.spawnInto(w, c)
+	defer done()
+	w.procs = rm.held.Procs()
+	ch, err := l.spawnInto(w, c, into)
+	w.procs = nil
 	if err != nil {
 		// A helper or command that failed has been reaped, so the group is empty.
-		if rmErr := l.dirs.RemoveExec(c.Box.Name, c.Group); rmErr != nil {
-			c.Left = c.Group
-		}
+		l.ungroup(c)
 	}
 	return ch, err
 }
 
-func (l *Launcher) spawnInto(w *work, c *Command) (Child, error) {
-	into, err := l.dirs.OpenExec(c.Box.Name, c.Group)
-	if err != nil {
-		return Child{}, notStarted(c, "open the command's cgroup", err)
+// makeGroup makes the group of a command.
+func (l *Launcher) makeGroup(c *Command) error {
+	err := l.dirs.MakeExec(c.Box.Name, c.Group)
+	if errors.Is(err, unix.EEXIST) {
+		// An earlier command of that name has left processes, or its group to others.
+		c.Group += "-" + strings.ToLower(rand.Text())
+		err = l.dirs.MakeExec(c.Box.Name, c.Group)
 	}
-	defer func() { _ = unix.Close(into) }()
-	w.procs, err = l.dirs.OpenProcs(w.procs[:0], c.Box.Name)
-	if err != nil {
-		return Child{}, notStarted(c, "open the sandbox's cgroups", err)
+	return err
+}
+
+// ungroup gives the group of a command back that hasn't started.
+func (l *Launcher) ungroup(c *Command) {
+	if err := l.Leave(c.Box.Name, c.Group, false); err != nil {
+		c.Left = c.Group
 	}
-	defer func() {
-		for _, fd := range w.procs {
-			_ = unix.Close(fd)
-		}
-		w.procs = w.procs[:0]
-	}()
+}
+
+func (l *Launcher) spawnInto(w *work, c *Command, into int) (Child, error) {
 	slot, err := l.slots.fill(c.FDs[:])
 	if err != nil {
 		return Child{}, notStarted(c, "pass the descriptors", err)
 	}
 	l.build(w, c, slot)
-	out, err := spawn.Run(spawn.Attr{Flags: unix.CLONE_FILES, Cgroup: into, Watch: &l.watch}, &w.h)
+	linger := c.Linger
+	if linger > 0 && l.lingering.Add(1) > maxLingering {
+		l.lingering.Add(-1)
+		linger = 0
+	}
+	out, err := spawn.Run(spawn.Attr{Flags: unix.CLONE_FILES, Cgroup: into, Watch: &l.watch, Linger: linger}, &w.h)
+	if linger > 0 {
+		l.lingering.Add(-1)
+	}
 	l.slots.empty(slot, c.FDs[:])
 	if errors.Is(err, unix.EAGAIN) {
 		return Child{}, tooManyProcesses()
@@ -87,13 +110,19 @@ func (l *Launcher) spawnInto(w *work, c *Command) (Child, error) {
 	if err != nil {
 		return Child{}, notStarted(c, "clone the helper", err)
 	}
-	_, _ = spawn.Wait(out.PID)
+	if linger == 0 {
+		_, _ = spawn.Wait(out.PID)
+	}
 	return l.born(w, c, &out)
 }
+
+// maxLingering is how many threads may wait for short commands at a time: threads that the runtime has made stay.
+const maxLingering = 16
 
 // born sorts out what a run has left.
 func (l *Launcher) born(w *work, c *Command, out *spawn.Outcome) (Child, error) {
 	fail := func(err error) (Child, error) {
+		closeFD(out.ChildFD)
 		if out.ChildTID > 0 {
 			_ = unix.Kill(out.ChildTID, unix.SIGKILL)
 			_, _ = spawn.Wait(out.ChildTID)
@@ -109,10 +138,16 @@ func (l *Launcher) born(w *work, c *Command, out *spawn.Outcome) (Child, error) 
 	if err := w.execError(c); err != nil {
 		return fail(err)
 	}
-	// The number is C's own as long as nobody has waited for it.
-	fd, err := unix.PidfdOpen(out.ChildTID, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return fail(api.Errorf(api.CodeNotStarted, "killed as it started: open its pidfd: %v", err))
+	if out.ChildFD < 0 && out.FDErr == nil {
+		// The number is C's own as long as nobody has waited for it.
+		out.ChildFD, out.FDErr = unix.PidfdOpen(out.ChildTID, unix.PIDFD_NONBLOCK)
 	}
-	return Child{PID: out.ChildTID, Inside: int(w.pid.Result()), File: os.NewFile(uintptr(fd), "pidfd"), FD: fd}, nil
+	if out.FDErr != nil {
+		return fail(api.Errorf(api.CodeNotStarted, "killed as it started: %v", out.FDErr))
+	}
+	ch := Child{PID: out.ChildTID, Inside: int(w.pid.Result()), FD: out.ChildFD}
+	if !out.Ended {
+		ch.Await()
+	}
+	return ch, nil
 }

@@ -178,10 +178,8 @@ func (d Dirs) OOMKills(box string) (int64, error) {
 	if err := checkName(box); err != nil {
 		return 0, err
 	}
-	if d.Memory >= 0 {
-		return readKey(d.Memory, box+"/memory.oom_control", "oom_kill")
-	}
-	return readKey(d.V2, box+"/memory.events", "oom_kill")
+	dir, file := d.oomFile()
+	return readKey(dir, box+"/"+file, "oom_kill")
 }
 
 // Populated tells if a process lives in the command's group; it doesn't if the group is gone. Zombies don't count.
