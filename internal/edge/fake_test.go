@@ -39,8 +39,10 @@ type fake struct {
 
 	// What goes wrong, by name; see the uses.
 	faults map[string]error
-	calls  map[string]int // of boxes' methods
-	hold   chan struct{}  // Start, SetLimits, Pause and Resume wait for it, where set
+	calls  map[string]int // of boxes' methods, and execs
+
+	onFrozen func()        // called before a request is refused as to a frozen sandbox
+	hold     chan struct{} // Start, SetLimits, Pause and Resume wait for it, where set
 }
 
 type fakeProcess struct {
@@ -109,20 +111,6 @@ func (f *fake) setFault(name string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults[name] = err
-}
-
-// count notes a call of a box's method.
-func (f *fake) count(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.calls[what]++
-}
-
-// called is how often a box's method was called.
-func (f *fake) called(what string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.calls[what]
 }
 
 func (f *fake) alive(id string) string { return filepath.Join(f.dir, id+".alive") }
@@ -225,15 +213,6 @@ func (f *fake) Close(context.Context) error {
 	return nil
 }
 
-// kill makes a sandbox's init die.
-func (f *fake) kill(id string) {
-	f.mu.Lock()
-	b := f.boxes[id]
-	f.mu.Unlock()
-	_ = os.Remove(f.alive(id))
-	b.once.Do(func() { close(b.done) })
-}
-
 // cut breaks every connection to the aether, as its death does.
 func (f *fake) cut() {
 	f.mu.Lock()
@@ -280,33 +259,6 @@ func (b *fakeBox) SetLimits(ctx context.Context, r api.Resources) error {
 	return nil
 }
 
-func (b *fakeBox) still() string { return b.f.alive(b.id) + ".still" }
-
-// Pause makes a file, so that it holds over a restart of the edge as a frozen group does.
-func (b *fakeBox) Pause(ctx context.Context) error {
-	b.f.count("pause")
-	if err := errors.Join(b.f.wait(ctx), b.f.fault("pause"), context.Cause(ctx)); err != nil {
-		return err
-	}
-	return os.WriteFile(b.still(), nil, 0o600)
-}
-
-func (b *fakeBox) Resume(ctx context.Context) error {
-	b.f.count("resume")
-	if err := errors.Join(b.f.wait(ctx), b.f.fault("resume"), context.Cause(ctx)); err != nil {
-		return err
-	}
-	if err := os.Remove(b.still()); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-func (b *fakeBox) Paused() (bool, error) {
-	_, err := os.Stat(b.still())
-	return err == nil, b.f.fault("paused")
-}
-
 func (b *fakeBox) Usage() (Usage, error) { return Usage{MemoryBytes: 4096, PIDs: 1}, nil }
 
 func (b *fakeBox) Stop(ctx context.Context) error {
@@ -319,7 +271,11 @@ func (b *fakeBox) Stop(ctx context.Context) error {
 // serve is the aether of all sandboxes.
 func (f *fake) serve(ctx context.Context, s *aether.Stream) {
 	o := s.Open()
-	var err error
+	err := f.meet(ctx, o.Method)
+	if err != nil {
+		s.Reset(api.AsError(err))
+		return
+	}
 	switch o.Method {
 	case "exec":
 		err = f.exec(ctx, s, o)

@@ -291,4 +291,13 @@ func wantCode(t testing.TB, err error, code api.Code) *api.Error {
 	return api.AsError(err)
 }
 
+// kill makes a sandbox's init die.
+func (f *fake) kill(id string) {
+	f.mu.Lock()
+	b := f.boxes[id]
+	f.mu.Unlock()
+	_ = os.Remove(f.alive(id))
+	b.once.Do(func() { close(b.done) })
+}
+
 const plain = `{"image":"busybox"}`

@@ -80,6 +80,8 @@ func TestEdgeAgainstModel(t *testing.T) {
 		m := &model{n: n, state: map[string]api.State{}, memory: map[string]int64{}}
 		t.Repeat(map[string]func(*rapid.T){
 			"create": m.create, "stop": m.stop, "die": m.die, "exec": m.exec, "patch": m.patch, "": m.compare,
+			"pause":  func(t *rapid.T) { m.turn(t, "sandbox.pause", api.StatePaused) },
+			"resume": func(t *rapid.T) { m.turn(t, "sandbox.resume", api.StateRunning) },
 			"restart": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "one in four") == 0 {
 					n.restart()
@@ -91,7 +93,7 @@ func TestEdgeAgainstModel(t *testing.T) {
 
 func (m *model) used() (memory int64, count int) {
 	for id, s := range m.state {
-		if s == api.StateRunning {
+		if alive(s) {
 			memory += m.memory[id]
 			count++
 		}
@@ -129,17 +131,17 @@ func (m *model) create(t *rapid.T) {
 func (m *model) stop(t *rapid.T) {
 	id := m.pick(t)
 	var sb api.Sandbox
-	if err := m.call("sandbox.stop", id, nil, &sb); err != nil || sb.Already != (m.state[id] != api.StateRunning) {
+	if err := m.call("sandbox.stop", id, nil, &sb); err != nil || sb.Already == alive(m.state[id]) || sb.PausedAt != nil {
 		t.Fatalf("stop of a sandbox that is %s: %+v, %v", m.state[id], sb, err)
 	}
-	if m.state[id] == api.StateRunning {
+	if alive(m.state[id]) {
 		m.state[id] = api.StateStopped
 	}
 }
 
 func (m *model) die(t *rapid.T) {
 	id := m.pick(t)
-	if m.state[id] != api.StateRunning {
+	if !alive(m.state[id]) {
 		t.Skip("not alive")
 	}
 	m.n.fake.kill(id)
@@ -150,8 +152,27 @@ func (m *model) die(t *rapid.T) {
 func (m *model) exec(t *rapid.T) {
 	id := m.pick(t)
 	tr := m.n.exec("p", id, argv("say", "x"), nil)
-	if (tr.err == nil) != (m.state[id] == api.StateRunning) || tr.err != nil && !api.IsCode(tr.err, api.CodeWrongState) {
+	if (tr.err == nil) != alive(m.state[id]) || tr.err != nil && !api.IsCode(tr.err, api.CodeWrongState) {
 		t.Fatalf("exec in a sandbox that is %s: %v", m.state[id], tr.err)
+	}
+	if tr.err == nil {
+		m.state[id] = api.StateRunning
+	}
+}
+
+func (m *model) turn(t *rapid.T, method string, to api.State) {
+	id := m.pick(t)
+	var v api.Sandbox
+	err := m.call(method, id, nil, &v)
+	switch was := m.state[id]; {
+	case !alive(was):
+		if !api.IsCode(err, api.CodeWrongState) {
+			t.Fatalf("%s of a sandbox that is %s: %v", method, was, err)
+		}
+	case err != nil || v.Already != (was == to):
+		t.Fatalf("%s of a sandbox that is %s: %+v, %v", method, was, v, err)
+	default:
+		m.state[id] = to
 	}
 }
 
@@ -161,7 +182,7 @@ func (m *model) patch(t *rapid.T) {
 	err := m.call("sandbox.patch", id, fmt.Sprintf(`{"resources":{"memory_mb":%d}}`, mb), nil)
 	sum, _ := m.used()
 	switch {
-	case m.state[id] != api.StateRunning:
+	case !alive(m.state[id]):
 		if !api.IsCode(err, api.CodeWrongState) {
 			t.Fatalf("patch of a sandbox that is %s: %v", m.state[id], err)
 		}

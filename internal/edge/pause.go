@@ -225,7 +225,6 @@ func (e *Edge) endPause(sb *sandbox, turn *pause.Turn, err error, stuck bool, wh
 // settleLocked moves a sandbox to running or paused, with what that means for its time. The caller holds sb.mu.
 func (e *Edge) settleLocked(sb *sandbox, to api.State, why string, fresh bool) {
 	if to == api.StateRunning {
-		sb.rec.PausedAt = nil
 		sb.rec.Life.Resume(sb.rec.Spec.TTL, uptime(), fresh)
 		sb.active.Touch(uptime())
 	} else if sb.rec.PausedAt == nil {

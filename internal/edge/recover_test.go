@@ -75,6 +75,10 @@ func (c *crashFiles) Rename(label, from, to string) error {
 	return c.step(func() error { return c.Files.Rename(label, from, to) }, func() {})
 }
 
+func (c *crashFiles) Sync(label, path string) error {
+	return c.step(func() error { return c.Files.Sync(label, path) }, func() {})
+}
+
 func (c *crashFiles) Remove(label, path string) error {
 	return c.step(func() error { return c.Files.Remove(label, path) }, func() {})
 }
@@ -123,6 +127,19 @@ func crashLife(dir string, files records.Files) error {
 		return err
 	}
 	answered("patched", a.id)
+	always := func() bool { return true }
+	for range 2 {
+		answered("pausing", a.id)
+		if _, err := e.pauseIf(ctx, a, onRequest, always); err != nil {
+			return err
+		}
+		answered("paused", a.id)
+		answered("resuming", a.id)
+		if _, err := e.resume(ctx, a, onRequest); err != nil {
+			return err
+		}
+		answered("resumed", a.id)
+	}
 	answered("stopping", b.id)
 	if _, err := e.stop(ctx, b, "done"); err != nil {
 		return err
@@ -163,6 +180,7 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 		t.Fatal(err)
 	}
 	said := map[string]string{} // id: the last answer
+	patched := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
 		word, id, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch {
@@ -174,6 +192,7 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 			t.Fatalf("child: %s", out)
 		}
 		said[id] = word
+		patched[id] = patched[id] || word == "patched"
 	}
 	n := &node{t: t, dir: dir}
 	n.up()
@@ -185,13 +204,17 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 	running := 0
 	for _, sb := range page.Items {
 		found[sb.ID] = sb
-		if sb.State == api.StateRunning {
+		lives := sb.State == api.StateRunning || sb.State == api.StatePaused
+		if lives {
 			running++
+			if still, err := n.fake.boxes[sb.ID].Paused(); err != nil || still != (sb.State == api.StatePaused) {
+				t.Errorf("%s: %s is %s and stands still: %v, %v", what, sb.ID, sb.State, still, err)
+			}
 		}
-		if sb.State != api.StateRunning && !sb.State.Ended() {
+		if !lives && !sb.State.Ended() {
 			t.Errorf("%s: %s is %s", what, sb.ID, sb.State)
 		}
-		if (sb.State == api.StateRunning) != n.fake.living()[sb.ID] {
+		if lives != n.fake.living()[sb.ID] {
 			t.Errorf("%s: %s is %s, lives: %v", what, sb.ID, sb.State, n.fake.living()[sb.ID])
 		}
 		for i, ev := range n.events(sb.ID, 0, false) {
@@ -205,16 +228,10 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 	}
 	for id, word := range said {
 		sb, ok := found[id]
-		mb := int64(0)
-		if ok {
-			mb = *sb.Spec.Resources.MemoryMB
+		if !ok {
+			sb.Spec.Resources.MemoryMB = new(int64(0))
 		}
-		switch {
-		case word == "running" && sb.State != api.StateRunning,
-			word == "patched" && (sb.State != api.StateRunning || sb.Spec.Labels["k"] != "v" || mb != 64),
-			word == "stopping" && sb.State != api.StateRunning && sb.State != api.StateStopped && sb.State != api.StateFailed,
-			word == "stopped" && ok && sb.State != api.StateStopped,
-			word == "forgotten" && ok:
+		if unlike(word, sb, ok) || patched[id] && (sb.Spec.Labels["k"] != "v" || *sb.Spec.Resources.MemoryMB != 64) {
 			t.Errorf("%s: %s is %+v", what, id, sb)
 		}
 	}
@@ -222,6 +239,26 @@ func killedAt(t *testing.T, at int, how string) (whole bool) {
 		t.Errorf("%s: %v left", what, left)
 	}
 	return false
+}
+
+// unlike tells whether a sandbox, if it was found, isn't what its last answer allows.
+func unlike(word string, sb api.Sandbox, found bool) bool {
+	runs, paused := sb.State == api.StateRunning, sb.State == api.StatePaused
+	switch word {
+	case "running", "patched", "resumed":
+		return !runs
+	case "pausing", "resuming":
+		return !paused && !runs
+	case "paused":
+		return !paused
+	case "stopping":
+		return !runs && !sb.State.Ended()
+	case "stopped":
+		return found && sb.State != api.StateStopped
+	case "forgotten":
+		return found
+	}
+	return true
 }
 
 func TestAdoption(t *testing.T) {
@@ -358,6 +395,14 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 type failingFiles struct {
 	disk.Files
 	fail error
+	sync error
+}
+
+func (f *failingFiles) Sync(label, path string) error {
+	if f.sync != nil {
+		return f.sync
+	}
+	return f.Files.Sync(label, path)
 }
 
 func (f *failingFiles) Write(label, path string, data []byte) error {

@@ -159,6 +159,11 @@ func (e *Edge) moveLocked(sb *sandbox, to api.State, reason string) bool {
 	if to == api.StateRunning && sb.rec.StartedAt == nil {
 		sb.rec.StartedAt = &now
 	}
+	switch to {
+	case api.StatePausing, api.StatePaused, api.StateResuming:
+	default:
+		sb.rec.PausedAt = nil
+	}
 	if to.Ended() {
 		sb.rec.EndedAt = &now
 	}
