@@ -111,8 +111,10 @@ func TestRealUsage(t *testing.T) {
 		Memory int64 `json:"memory_bytes"`
 		PIDs   int64
 	}
-	if err := json.Unmarshal([]byte(bed.ok("", "top", "-o", "json", "--interval", "500ms")), &list); err != nil {
-		t.Fatal(err)
+	for try := 0; try < 10 && (try == 0 || list[0].Cores == 0); try++ { // a busy machine may give it nothing for so long
+		if err := json.Unmarshal([]byte(bed.ok("", "top", "-o", "json", "--interval", "500ms")), &list); err != nil || len(list) == 0 {
+			t.Fatal(list, err)
+		}
 	}
 	if len(list) != 2 || list[0].ID != busy || list[0].Cores <= list[1].Cores || list[0].Memory <= 0 || list[0].PIDs < 1 {
 		t.Errorf("top = %+v, want %s first", list, busy)
@@ -120,7 +122,7 @@ func TestRealUsage(t *testing.T) {
 	if got := bed.ok("", "top", "-n", "1", "--interval", "10ms"); !strings.HasPrefix(got, "ID") || !strings.HasSuffix(got, "\n1 of 2\n") {
 		t.Errorf("top = %q", got)
 	}
-	if got := bed.ok("", "top", "-o", "name", "--interval", "200ms"); got != busy+"\n"+bed.id+"\n" {
+	if got := bed.ok("", "top", "-o", "name", "--interval", "1s"); got != busy+"\n"+bed.id+"\n" {
 		t.Errorf("top -o name = %q", got)
 	}
 	// Figures that are followed come as they are taken, until the sandbox ends.

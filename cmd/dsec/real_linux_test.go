@@ -50,7 +50,7 @@ func realDev(t *testing.T) (env []string, data string) {
 		if n := <-code; n != 0 {
 			t.Errorf("dsec dev exits with %d, log:\n%s", n, log.String())
 		}
-		limited, done := context.WithTimeout(context.Background(), 10*time.Second)
+		limited, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
 		left, err := leakcheck.Wait(limited, leakcheck.Snapshot{}, func() (leakcheck.Snapshot, error) {
 			s, err := leakcheck.Take()
@@ -235,7 +235,7 @@ func TestCase22TTYDetailsFromALocalTerminal(t *testing.T) {
 func (c *console) untilForeground(env []string, program string) {
 	c.t.Helper()
 	id, _, _ := dsec(c.t, env, "", "sb", "ls", "-o", "name")
-	for range 200 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		stdout, _, _ := dsec(c.t, env, "", "sb", "exec", strings.TrimSpace(id), "--", "ps", "-o", "comm,stat")
 		if strings.Contains(stdout, program) {
 			return

@@ -79,7 +79,7 @@ func (c *console) typed(s string) {
 // see reads what's shown until it ends in want.
 func (c *console) see(want string) string {
 	c.t.Helper()
-	if err := c.master.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.master.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		c.t.Fatal(err)
 	}
 	var seen []byte
@@ -106,7 +106,7 @@ func (c *console) start(f *fake, args ...string) (wait func() int) {
 				c.t.Errorf("the terminal is left with %+v, was %+v", after, c.before)
 			}
 			return n
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			c.t.Fatal("dsec doesn't end")
 			return 0
 		}

@@ -25,7 +25,7 @@ type hostile struct {
 func attack(t *testing.T, o Options) (*hostile, *Conn) {
 	t.Helper()
 	a, b := net.Pipe()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	h := &hostile{t: t, conn: a, rd: frameReader{r: a}, done: ctx.Done()}
 	ready := make(chan *Conn)
 	go func() {

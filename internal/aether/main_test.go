@@ -65,7 +65,7 @@ func handshake(t testing.TB, a, b aether.Transport, e ends) (client, server *aet
 }
 
 func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

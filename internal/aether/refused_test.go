@@ -107,7 +107,7 @@ func servedBoth(t *testing.T, took <-chan string, over <-chan struct{}, both boo
 			return false
 		case id := <-took:
 			served[id] = true
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("the next open isn't served, and the connection hasn't ended: %v", served)
 		}
 	}

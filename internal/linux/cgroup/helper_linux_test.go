@@ -89,7 +89,7 @@ func driver(t *testing.T, name string) *Driver {
 	need.Root(t)
 	instance := fmt.Sprintf("cgtest%d%s", os.Getpid(), name)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := RemoveAll(ctx, instance); err != nil {
 			t.Errorf("RemoveAll(): %v", err)
