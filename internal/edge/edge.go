@@ -65,6 +65,9 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 		return nil, fmt.Errorf("edge metrics: %w", err)
 	}
 	room, err := admission.New(cfg.Capacity, cfg.machine)
+	if err == nil {
+		err = room.Register(cfg.Metrics)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 )
 
@@ -292,5 +293,37 @@ func TestReadThisMachine(t *testing.T) {
 	}
 	if n, err := os.ReadDir("/proc/self/fd"); err != nil || len(n) < int(after.Files)-20 || len(n) > int(after.Files)+20 {
 		t.Errorf("%d descriptors are open, %d were counted, %v", len(n), after.Files, err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := room(t, Capacity{Sandboxes: 7, MemoryMB: 700, CPURatio: 1, PIDs: 70}, empty())
+	reg := prometheus.NewRegistry()
+	if err := r.Register(reg); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Register(reg); err == nil {
+		t.Error("registered twice")
+	}
+	if err := r.Reserve("a", Claim{1, 100, 10, 20}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range list {
+		for _, m := range f.GetMetric() {
+			got[f.GetName()+" "+m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"dsec_capacity_total sandboxes": 7, "dsec_capacity_total memory_mb": 700, "dsec_capacity_total pids": 70,
+		"dsec_capacity_total cpu_thousandths": float64(r.Total().MilliCPU),
+		"dsec_capacity_used sandboxes":        1, "dsec_capacity_used memory_mb": 100, "dsec_capacity_used cpu_thousandths": 10, "dsec_capacity_used pids": 20,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

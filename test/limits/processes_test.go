@@ -1,0 +1,188 @@
+package limits
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/libdsec"
+	"github.com/dsec-io/dsec/test/testbed"
+)
+
+// TestCase104ForkBomb: a sandbox that forks without end meets its limit and is told of, while its neighbour in the same
+// shard works; it can be stopped as quickly as any other.
+func TestCase104ForkBomb(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	const pids = 200
+	bomb, neighbour := n.Create(t, small(256, pids)), n.Create(t, small(64, 64))
+	// Each ends after a while, so that the forking goes on at the limit.
+	if _, err := bomb.Start(t.Context(), libdsec.Cmd{Shell: `b() { b | b & b | b & sleep 1; }; b`}, libdsec.StartOptions{Detach: true}); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Until(t, hang, "the limit is met", func() bool {
+		u := usage(t, n, bomb)
+		if u.PIDs > pids {
+			t.Fatalf("%d processes with a limit of %d", u.PIDs, pids)
+		}
+		return u.PIDsRefused > 0
+	})
+	if e := event(t, bomb, "pids_limit"); number(e, "refused") < 1 || number(e, "total") < number(e, "refused") {
+		t.Errorf("%+v", e)
+	}
+	if got := testbed.Output(t, neighbour, "for i in 1 2 3 4 5; do (echo $i) & wait; done"); got != "1\n2\n3\n4\n5" {
+		t.Errorf("the neighbour says %q", got)
+	}
+	if u := usage(t, n, neighbour); u.PIDsRefused != 0 {
+		t.Errorf("the neighbour was refused processes: %+v", u)
+	}
+	n.Create(t, small(64, 64)) // the node makes others
+	begun := time.Now()
+	if _, err := bomb.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("stopped in %v", time.Since(begun))
+	if d := time.Since(begun); d > 50*time.Second {
+		t.Errorf("stopped in %v", d)
+	}
+	gone(t, n, bomb)
+}
+
+// TestCase104ThousandsOfThreads: programs with many threads work where the limit allows them, and are refused some where
+// it doesn't, by create and by patch.
+func TestCase104ThousandsOfThreads(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	path := filepath.Join(t.TempDir(), "threads")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./threads")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const threads = 2000
+	sb := n.Create(t, small(512, threads+100))
+	if _, err := sb.Files().Write(t.Context(), "/threads", strings.NewReader(string(program)), libdsec.WriteOptions{Mode: new(uint32(0o755))}); err != nil {
+		t.Fatal(err)
+	}
+	script := "/threads " + strconv.Itoa(threads)
+	if got := testbed.Output(t, sb, script); got != "true" {
+		t.Errorf("%d threads: %q", threads, got)
+	}
+	if _, err := sb.Patch(t.Context(), api.Patch{Resources: &api.Resources{PIDs: new(int64(1000))}}); err != nil {
+		t.Fatal(err)
+	}
+	if r := testbed.Shell(t, sb, script); r.ExitCode != nil && *r.ExitCode == 0 {
+		t.Errorf("%d threads with a limit of 1000: %s", threads, r.Stdout)
+	}
+	if u := usage(t, n, sb); u.PIDsRefused < 1 {
+		t.Errorf("%+v", u)
+	}
+	if got := testbed.Output(t, sb, "/threads 500"); got != "true" {
+		t.Errorf("500 threads: %q", got)
+	}
+}
+
+// TestCase65StopEndsWhatDoesntWantToEnd: whatever its processes do about it, a sandbox that is stopped is gone, groups and
+// all, in a time that doesn't depend on them.
+func TestCase65StopEndsWhatDoesntWantToEnd(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	for how, spec := range map[string]struct{ script, state string }{
+		"ignores TERM":     {`trap '' TERM INT HUP QUIT; echo ready; while :; do sleep 1; done`, ""},
+		"stopped":          {`sleep 1000 & kill -STOP $!; echo ready; kill -STOP $$`, "T"},
+		"own sessions":     {`for i in 1 2 3 4 5; do setsid sh -c 'trap "" TERM; setsid sleep 1000' & done; echo ready; wait`, ""},
+		"starts anew":      {`a() { trap '' TERM; sh -c 'sleep 0.01' ; }; echo ready; while :; do a & a; done`, ""},
+		"as start process": {"", ""},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := small(64, 128)
+			if spec.script == "" {
+				s.Command = []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"}
+			}
+			sb := n.Create(t, s)
+			if spec.script != "" {
+				p, err := sb.Start(t.Context(), libdsec.Cmd{Shell: spec.script}, libdsec.StartOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, len("ready"))
+				if _, err := io.ReadFull(p.Stdout(), buf); err != nil || string(buf) != "ready" {
+					said, rerr := io.ReadAll(p.Stderr())
+					t.Fatalf("it says %q, %v; %s, %v", buf, err, said, rerr)
+				}
+			}
+			begun := time.Now()
+			if info, err := sb.Stop(t.Context()); err != nil || info.State != api.StateStopped {
+				t.Errorf("%+v, %v", info, err)
+			}
+			if d := time.Since(begun); d > 50*time.Second {
+				t.Errorf("stopped in %v", d)
+			}
+			gone(t, n, sb)
+		})
+	}
+}
+
+// groups are the cgroups of a sandbox, in every hierarchy.
+func groups(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) []string {
+	t.Helper()
+	var found []string
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		list, err := filepath.Glob(root + "/dsec-" + n.Instance() + "/shard-*/" + sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, list...)
+	}
+	return found
+}
+
+// gone demands that nothing of a sandbox is left in the kernel.
+func gone(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) {
+	t.Helper()
+	if left := groups(t, n, sb); len(left) > 0 {
+		t.Errorf("groups are left: %v", left)
+	}
+}
+
+// killInit ends a sandbox's first process.
+func killInit(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) {
+	t.Helper()
+	for _, g := range groups(t, n, sb) {
+		raw, err := os.ReadFile(filepath.Join(g, "cgroup.procs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range strings.Fields(string(raw)) {
+			status, err := os.ReadFile("/proc/" + pid + "/status")
+			if err != nil || !strings.Contains(string(status), "\nNSpid:\t"+pid+"\t1\n") {
+				continue
+			}
+			id, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := os.FindProcess(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatal(fmt.Errorf("no init of %s in its groups", sb.ID()))
+}
