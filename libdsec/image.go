@@ -50,26 +50,82 @@ func (i *Images) Import(ctx context.Context, name string, r io.Reader, o ImportO
 	}
 	i.client.sign(req)
 	req.Header.Set("Content-Type", "application/x-tar")
+	done, err := i.follow(req, o.Progress)
+	if err == nil && done.Image == nil {
+		err = errNoAnswer()
+	}
+	if err != nil {
+		return api.Image{}, err
+	}
+	return *done.Image, nil
+}
+
+func errNoAnswer() error {
+	return api.Errorf(api.CodeUnavailable, "the server's answer has nothing of what was asked for")
+}
+
+// Pull fetches an image from a registry: the node does, with the credentials in o for this once. The event says what came
+// of it: the image, and whether it was there already. progress is called now and then, until Pull returns; nil: not.
+func (i *Images) Pull(ctx context.Context, o api.ImagePull, progress func(api.ImageEvent)) (api.ImageEvent, error) {
+	done, err := i.ask(ctx, "/v1/images/pull", o, progress)
+	if err == nil && done.Image == nil {
+		err = errNoAnswer()
+	}
+	return done, err
+}
+
+// Push sends an image to a registry: the node does, with the credentials in o for this once. progress is as in Pull.
+func (i *Images) Push(ctx context.Context, name string, o api.ImagePush, progress func(api.ImageEvent)) (api.ImagePushed, error) {
+	path, err := imagePath(name)
+	if err != nil {
+		return api.ImagePushed{}, err
+	}
+	done, err := i.ask(ctx, path+"/push", o, progress)
+	if err == nil && done.Pushed == nil {
+		err = errNoAnswer()
+	}
+	if err != nil {
+		return api.ImagePushed{}, err
+	}
+	return *done.Pushed, nil
+}
+
+func (i *Images) ask(ctx context.Context, path string, body any, progress func(api.ImageEvent)) (api.ImageEvent, error) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return api.ImageEvent{}, api.Errorf(api.CodeInvalid, "encode request: %v", err)
+	}
+	req, err := i.client.request(ctx, http.MethodPost, path, raw)
+	if err != nil {
+		return api.ImageEvent{}, err
+	}
+	return i.follow(req, progress)
+}
+
+// follow makes a request whose answer is lines of progress, and returns the last.
+func (i *Images) follow(req *http.Request, progress func(api.ImageEvent)) (api.ImageEvent, error) {
 	req.Header.Set("Accept", "application/x-ndjson")
+	broken := func(err error) error { return i.client.broken(req.Context(), req.Method, req.URL.Path, err) }
 	resp, err := i.client.http.Do(req)
 	if err != nil {
-		return api.Image{}, i.client.broken(ctx, http.MethodPost, path, err)
+		return api.ImageEvent{}, broken(err)
 	}
 	defer resp.Body.Close() // only read from
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return api.Image{}, problem(resp)
+		return api.ImageEvent{}, problem(resp)
 	}
-	made, err := readImport(resp.Body, o.Progress)
-	if e, typed := errors.AsType[*api.Error](err); err != nil && !typed {
-		return made, i.client.broken(ctx, http.MethodPost, path, err)
-	} else if typed {
-		return made, e
+	done, err := readEvents(resp.Body, progress)
+	if e, typed := errors.AsType[*api.Error](err); typed {
+		return done, e
 	}
-	return made, nil
+	if err != nil {
+		return done, broken(err)
+	}
+	return done, nil
 }
 
-// readImport reads the lines of a streamed import.
-func readImport(r io.Reader, progress func(api.ImageEvent)) (api.Image, error) {
+// readEvents reads lines of progress up to the last, which says what was made.
+func readEvents(r io.Reader, progress func(api.ImageEvent)) (api.ImageEvent, error) {
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -77,17 +133,17 @@ func readImport(r io.Reader, progress func(api.ImageEvent)) (api.Image, error) {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return api.Image{}, err
+			return api.ImageEvent{}, err
 		}
 		var ev api.ImageEvent
 		if err := json.Unmarshal(line, &ev); err != nil {
-			return api.Image{}, err
+			return api.ImageEvent{}, err
 		}
 		switch {
 		case ev.Error != nil:
-			return api.Image{}, ev.Error
-		case ev.Image != nil:
-			return *ev.Image, nil
+			return api.ImageEvent{}, ev.Error
+		case ev.Image != nil || ev.Pushed != nil:
+			return ev, nil
 		case progress != nil:
 			progress(ev)
 		}

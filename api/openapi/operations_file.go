@@ -69,6 +69,9 @@ func fileOperations() []Operation {
 func imageOperations() []Operation {
 	const all, one = "/v1/images", "/v1/images/{name}"
 	noImage := []api.Code{api.CodeNoSuchImage, api.CodeNotFound}
+	registry := codes(everywhere(), withBody(), noImage, []api.Code{
+		api.CodeConflict, api.CodeDiskFull, api.CodeUnsupportedConstraint, api.CodeNotImplemented, // what the registry says, too
+	})
 	return []Operation{
 		{
 			ID: "importImage", Method: "POST", Path: all, Tag: "images", Summary: "Make an image of an archive",
@@ -87,6 +90,25 @@ func imageOperations() []Operation {
 			Codes: codes(everywhere(), []api.Code{
 				api.CodeConflict, api.CodeExists, api.CodeTooLarge, api.CodeDiskFull, api.CodeUnsupportedConstraint, api.CodeNoCapacity, api.CodeQuota, api.CodeImpossible,
 			}),
+		},
+		{
+			ID: "pullImage", Method: "POST", Path: all + "/pull", Tag: "images", Summary: "Fetch an image from a registry",
+			Description: "The node fetches it, with the credentials in the body, which are kept nowhere. With `Accept: application/x-ndjson` the answer is progress, then the image or the error.",
+			Body:        jsonOf(api.ImagePull{}),
+			Answers: []Answer{
+				{Status: 201, Headers: []string{"Location"}, Content: *jsonOf(api.Image{})},
+				{Status: 200, Content: Content{Description: "it was up to date; or progress, where asked for", Media: []Media{{Type: mediaJSON, Of: api.Image{}}, {Type: mediaLines, Of: api.ImageEvent{}, Lines: true}}}},
+			},
+			Codes: registry,
+		},
+		{
+			ID: "pushImage", Method: "POST", Path: one + "/push", Tag: "images", Summary: "Send an image to a registry",
+			Description: "As one layer. The same image has the same digest, and what the registry has isn't sent again.",
+			Body:        jsonOf(api.ImagePush{}),
+			Answers: []Answer{
+				{Status: 200, Content: Content{Description: "what was pushed; or progress, where asked for", Media: []Media{{Type: mediaJSON, Of: api.ImagePushed{}}, {Type: mediaLines, Of: api.ImageEvent{}, Lines: true}}}},
+			},
+			Codes: registry,
 		},
 		{
 			ID: "listImages", Method: "GET", Path: all, Tag: "images", Summary: "List images", Answers: answers(200, api.ImageList{}, "by name"), Codes: everywhere(),

@@ -107,6 +107,9 @@ func imageRequests() []Example {
 	return []Example{
 		{Op: "importImage", Name: "of a root file system", Path: "/v1/images?name=mine", Headers: []string{raw}, Body: "@rootfs.tar"},
 		{Op: "importImage", Name: "with progress", Path: "/v1/images?name=mine&replace=1", Headers: []string{raw, lines}, Body: "@rootfs.tar"},
+		{Op: "pullImage", Name: "a reference without a host", Path: "/v1/images/pull", Body: `{"reference": "python:3.12"}`},
+		{Op: "pullImage", Name: "from where there is no registry", Path: "/v1/images/pull", Body: `{"reference": "localhost:1/team/app:1.2", "name": "app", "platform": "linux/amd64"}`},
+		{Op: "pushImage", Name: "to where there is no registry", Path: "/v1/images/mine/push", Body: `{"reference": "localhost:1/team/mine:1.2"}`},
 		{Op: "exportImage", Name: "as a tar", Path: "/v1/images/mine/export"},
 		{Op: "removeImage", Name: "by name", Path: "/v1/images/mine"},
 		{Op: "collectImages", Name: "what broke off", Path: "/v1/images/gc"},

@@ -1,21 +1,16 @@
 package apiserver
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
-	"github.com/dsec-io/dsec/internal/apiserver/edgelink"
+	"github.com/dsec-io/dsec/internal/apiserver/imageface"
 )
 
-const (
-	mediaTar = "application/x-tar"
-	maxLine  = 1 << 20 // bounds one line of the edge's progress
-)
+const mediaTar = "application/x-tar"
 
 // imageQuery is the body of the methods about images that there are.
 type imageQuery struct {
@@ -107,61 +102,57 @@ func (s *Server) exportImage(c *call, r *http.Request) error {
 	}
 }
 
-// importImage makes an image of the body, which is passed on as it comes.
 func (s *Server) importImage(c *call, r *http.Request) error {
 	want, err := importQuery(r)
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	ctx := r.Context()
-	st, err := s.open(ctx, c, aether.Open{Method: "image.import", Body: body})
-	if err != nil {
-		return err
-	}
-	defer st.Reset(nil)
-	up := edgelink.StartUpload(ctx, http.NewResponseController(c.ResponseWriter), r.Body, st)
-	c.after = up.Linger
-	var out *liveAnswer
-	if accepts(r, mediaNDJSON) {
-		out = newLiveAnswer(c, mediaNDJSON)
-	}
-	var rest []byte
-	answer, err := up.Result(ctx, func(b []byte) error {
-		if out == nil {
-			return nil
-		}
-		var err error
-		rest, err = passLines(out, append(rest, b...))
-		return err
-	})
-	switch {
-	case err == nil && out == nil:
-		c.Header().Set("Location", "/v1/images/"+url.PathEscape(want.Name)) // the edge has checked it; a header may not break anyhow
-		return c.raw(http.StatusCreated, answer)
-	case out == nil:
-		return err
-	case err != nil:
-		own := *asProblem(err)
-		own.RequestID = c.id
-		return writeEvent(out, api.ImageEvent{Type: "error", Error: own.Complete()})
-	}
-	var made api.Image
-	if err := json.Unmarshal(answer, &made); err != nil {
-		return err
-	}
-	return writeEvent(out, api.ImageEvent{Type: "done", Image: &made})
+	return s.imageCall(c, r).Import(want)
 }
 
-func writeEvent(out *liveAnswer, ev api.ImageEvent) error {
-	line, err := json.Marshal(ev)
+func (s *Server) pullImage(c *call, r *http.Request) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	want, err := decode(c, r, s.decoders.pull, smallBody)
 	if err != nil {
 		return err
 	}
-	return out.write(append(line, '\n'))
+	return s.imageCall(c, r).Pull(want)
+}
+
+func (s *Server) pushImage(c *call, r *http.Request) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	want, err := decode(c, r, s.decoders.push, smallBody)
+	if err != nil {
+		return err
+	}
+	return s.imageCall(c, r).Push(r.PathValue("name"), want)
+}
+
+// imageCall is a request about an image that takes its time.
+func (s *Server) imageCall(c *call, r *http.Request) imageface.Call {
+	out := imageface.Call{
+		W: c, R: r, Answer: c.raw, After: func(f func()) { c.after = f },
+		Open: func(method string, v any) (*aether.Stream, error) {
+			body, err := json.Marshal(v)
+			if err != nil {
+				return nil, err
+			}
+			return s.open(r.Context(), c, aether.Open{Method: method, Body: body})
+		},
+		Problem: func(err error) *api.Error {
+			own := *asProblem(err)
+			own.RequestID = c.id
+			return own.Complete()
+		},
+	}
+	if accepts(r, mediaNDJSON) {
+		out.Lines = func() func([]byte) error { return newLiveAnswer(c, mediaNDJSON).write }
+	}
+	return out
 }
 
 func importQuery(r *http.Request) (api.ImageImport, error) {
@@ -177,17 +168,4 @@ func importQuery(r *http.Request) (api.ImageImport, error) {
 	want.Replace, errs[0] = q.flag("replace")
 	want.Squash, errs[1] = q.flag("squash")
 	return want, errors.Join(errs[:]...)
-}
-
-// passLines writes the whole lines of b and returns the rest of it.
-func passLines(out *liveAnswer, b []byte) ([]byte, error) {
-	end := bytes.LastIndexByte(b, '\n') + 1
-	if len(b)-end > maxLine {
-		return nil, api.Errorf(api.CodeUnavailable, "the edge sent a line without end")
-	}
-	if end == 0 {
-		return b, nil
-	}
-	err := out.write(b[:end])
-	return append(b[:0], b[end:]...), err
 }

@@ -53,6 +53,8 @@ func (s *Server) served() map[string]handler {
 		"DELETE /v1/images/{name}":     s.removeImage,
 		"GET /v1/images/{name}/export": s.exportImage,
 		"POST /v1/images/gc":           s.collectImages,
+		"POST /v1/images/pull":         s.pullImage,
+		"POST /v1/images/{name}/push":  s.pushImage,
 
 		"GET " + sb + "/files":    s.getFile,
 		"PUT " + sb + "/files":    s.putFile,

@@ -62,6 +62,8 @@ type decoders struct {
 	signal  *api.Decoder[api.SignalRequest]
 	resize  *api.Decoder[api.Size]
 	input   *api.Decoder[api.ProcessInput]
+	pull    *api.Decoder[api.ImagePull]
+	push    *api.Decoder[api.ImagePush]
 }
 
 // New makes a Server. The edge need not be there yet.
@@ -94,6 +96,8 @@ func New(cfg Config) (*Server, error) {
 			signal:  api.NewDecoder[api.SignalRequest](),
 			resize:  api.NewDecoder[api.Size](),
 			input:   api.NewDecoder[api.ProcessInput](),
+			pull:    api.NewDecoder[api.ImagePull](),
+			push:    api.NewDecoder[api.ImagePush](),
 		},
 		memory:   budget.New(maxMemory, maxMemory/2),
 		upgrades: budget.New(maxUpgraded, maxUpgraded/2),

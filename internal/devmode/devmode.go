@@ -43,6 +43,7 @@ type Config struct {
 	Listen     string        // default 127.0.0.1:7080; port 0 picks one
 	Keep       bool          // leave the sandboxes running at the end
 	Hosts      []string      // further Host headers to accept, beside loopback names and the listen address
+	Registries []string      // hosts, with the port where one is needed, that images may be pulled from and pushed to; none: any
 	ImageStore string        // the machine-wide image store; default /var/lib/dsec/images
 	IDRanges   string        // the machine-wide id range file; default /run/dsec/idranges.json
 	PoolSize   int           // user namespaces kept ready per shard; 0: the default, negative: none

@@ -129,6 +129,7 @@ func texts() map[string][]any {
 	return map[string][]any{
 		"image": {"busybox", "busybox", "busybox", "nothing"}, "shell": {"true", "echo a; exit 7", "cat", "cd /tmp", "read x; echo $x", "("}, "cwd": {"/", "/tmp", "/nothing", "tmp"},
 		"workdir": {"/", "/new/dir"}, "user": {"root", "0:0", "1000", "nobody", "strange"}, "session": {"s1", "other"}, "id": {"s1", "s2", "s 3"},
+		"reference": {"localhost:1/team/app", "127.0.0.1:1/app:1.2", "python:3.12", "localhost:1/App"}, "platform": {"", "linux/amd64", "windows/amd64"},
 		"signal": {"SIGINT", "TERM", "9", "SIGNOPE", "0"}, "hostname": {"box", "a.b", "-"}, "project": {"default", "other", "*", "nothing"},
 	}
 }

@@ -19,18 +19,19 @@ import (
 
 // devFlags are dsec dev's.
 type devFlags struct {
-	data      string
-	listen    string
-	keep      bool
-	noContext bool
-	hosts     []string
-	images    string
-	idRanges  string
-	pool      int
-	profiles  string
-	logLevel  string
-	logFormat string
-	capacity  edge.Capacity
+	data       string
+	listen     string
+	keep       bool
+	noContext  bool
+	hosts      []string
+	registries []string
+	images     string
+	idRanges   string
+	pool       int
+	profiles   string
+	logLevel   string
+	logFormat  string
+	capacity   edge.Capacity
 }
 
 func (a app) command() *cobra.Command {
@@ -61,6 +62,7 @@ func (a app) command() *cobra.Command {
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:7080", "`ADDRESS` to listen on; port 0 picks one")
 	fs.BoolVar(&f.keep, "keep", false, "leave the sandboxes running at the end")
 	fs.BoolVar(&f.noContext, "no-context", false, "never make this server the current context")
+	fs.StringArrayVar(&f.registries, "registry", nil, "registry `HOST` that images may come from and go to (repeatable; default: any)")
 	fs.StringArrayVar(&f.hosts, "host", nil, "further host `NAME` to answer to (repeatable)")
 	fs.StringVar(&f.images, "images", "", "`FOLDER` of the machine-wide image store (default /var/lib/dsec/images)")
 	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide `FILE` of id ranges (default /run/dsec/idranges.json)")

@@ -27,7 +27,7 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 	}
 	store := libdsec.UserContexts(a.Getenv)
 	err = devmode.Run(ctx, devmode.Config{
-		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, ImageStore: f.images, IDRanges: f.idRanges,
+		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, Registries: f.registries, ImageStore: f.images, IDRanges: f.idRanges,
 		PoolSize: poolSize(f.pool), Ready: a.readyTo(), Logger: logger, Capacity: f.capacity,
 		OnReady: func(file devmode.ContextFile) {
 			if f.noContext || alive(ctx, store) {

@@ -20,13 +20,13 @@ func (a app) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
 		Aliases: []string{"img"},
-		Short:   "Import, list and remove the images that sandboxes start from",
-		Example: "  dsec image import mine ./rootfs\n  docker save alpine | dsec image import alpine -\n  dsec image ls",
+		Short:   "Pull, import, list and remove the images that sandboxes start from",
+		Example: "  dsec image pull registry.example.com/team/app:1.2\n  docker save alpine | dsec image import alpine -\n  dsec image ls",
 		Args:    cli.Subcommand,
 		RunE:    cli.Group,
 	}
 	cmd.AddCommand(a.imageImportCommand(), a.imageListCommand(), a.imageInspectCommand(), a.imageRemoveCommand(), a.imageGCCommand(),
-		a.imageExportCommand())
+		a.imageExportCommand(), a.imagePullCommand(), a.imagePushCommand())
 	return cmd
 }
 
@@ -35,7 +35,7 @@ func (a app) imageImportCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:        "import [flags] NAME PATH|-",
-		SuggestFor: []string{"pull", "load", "build"},
+		SuggestFor: []string{"load", "build"},
 		Short:      "Make an image of a folder, a tar, a `docker save` archive or an OCI layout",
 		Long: "Makes an image of PATH, or of stdin: a folder, a tar of a file system, what `docker save` writes, or an OCI layout\n" +
 			"(a folder or a tar), plain or compressed with gzip or zstd. Environment, user, working directory and command\n" +
@@ -60,7 +60,7 @@ func (a app) imageImportCommand() *cobra.Command {
 			defer func() { err = errors.Join(err, src.Close()) }()
 			return a.WithClient(func(c *libdsec.Client) error {
 				var clean func()
-				o.Progress, clean = a.importProgress(args[0], size)
+				o.Progress, clean = a.progress(args[0], size)
 				made, err := c.Images().Import(cmd.Context(), args[0], src, o)
 				clean()
 				if err != nil {
@@ -101,21 +101,38 @@ func (a app) openImport(path string) (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// importProgress shows how far an import is, on a terminal. clean removes what it has shown.
-func (a app) importProgress(name string, size int64) (told func(api.ImageEvent), clean func()) {
-	if _, tty := cli.Terminal(a.Stderr); !tty {
-		return nil, func() {}
-	}
-	told = func(ev api.ImageEvent) {
-		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, show.Size(ev.Bytes))
-		if ev.Phase == "reading" && size > 0 {
-			done := min(ev.Bytes, size)
-			bar := strings.Repeat("#", int(20*done/size))
-			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/size, show.Size(size))
+// progress shows how far something is with an image, on a terminal; what went wrong and was mended is told anywhere. size
+// is that of what is read, where it's known. clean removes what was shown.
+func (a app) progress(name string, size int64) (told func(api.ImageEvent), clean func()) {
+	_, tty := cli.Terminal(a.Stderr)
+	clean = func() {
+		if tty {
+			fmt.Fprint(a.Stderr, "\r\x1b[K")
 		}
-		fmt.Fprintf(a.Stderr, "\r%s, %d files\x1b[K", show.Line(text), ev.Files)
 	}
-	return told, func() { fmt.Fprint(a.Stderr, "\r\x1b[K") }
+	return func(ev api.ImageEvent) {
+		if ev.Warning != "" {
+			clean()
+			fmt.Fprintf(a.Stderr, "%s: %s\n", show.Line(name), show.Line(ev.Warning))
+		}
+		if !tty {
+			return
+		}
+		total := ev.Total
+		if ev.Phase == "reading" {
+			total = size
+		}
+		text := fmt.Sprintf("%s %s: %s", ev.Phase, name, show.Size(ev.Bytes))
+		if total > 0 {
+			done := min(ev.Bytes, total)
+			bar := strings.Repeat("#", int(20*done/total))
+			text = fmt.Sprintf("%s %s [%-20s] %d%% of %s", ev.Phase, name, bar, 100*done/total, show.Size(total))
+		}
+		if ev.Files > 0 {
+			text += fmt.Sprintf(", %d files", ev.Files)
+		}
+		fmt.Fprintf(a.Stderr, "\r%s\x1b[K", show.Line(text))
+	}, clean
 }
 
 func (a app) imageListCommand() *cobra.Command {
@@ -320,6 +337,10 @@ func (a app) image(format string, im api.Image) error {
 	case cli.FormatName:
 		return a.images(cli.FormatName, []api.Image{im})
 	case cli.FormatTable:
+		source := api.ImageSource{}
+		if im.Source != nil {
+			source = *im.Source
+		}
 		return a.Table(func(w io.Writer) {
 			for _, kv := range [][2]string{
 				{"Name", im.Name},
@@ -334,6 +355,11 @@ func (a app) image(format string, im api.Image) error {
 				{"Entrypoint", strings.Join(im.Entrypoint, " ")},
 				{"Cmd", strings.Join(im.Cmd, " ")},
 				{"Env", strings.Join(im.Env, " ")},
+				{"Pulled from", source.Reference},
+				{"Pulled digest", source.Digest},
+				{"Manifest", source.Manifest},
+				{"Platform", source.Platform},
+				{"Made", source.Created},
 			} {
 				if kv[1] != "" {
 					cli.Row(w, kv[0]+":", kv[1])

@@ -47,6 +47,7 @@ func routeScopes() map[string]api.Scope {
 
 		"GET /v1/images": api.ScopeImageRead, "GET /v1/images/{name}": api.ScopeImageRead, "GET /v1/images/{name}/export": api.ScopeImageRead,
 		"POST /v1/images": api.ScopeImageWrite, "DELETE /v1/images/{name}": api.ScopeImageWrite, "POST /v1/images/gc": api.ScopeImageWrite,
+		"POST /v1/images/pull": api.ScopeImageWrite, "POST /v1/images/{name}/push": api.ScopeImageWrite, // they make the node talk to other hosts
 		"/v1/layers": api.ScopeImageRead, "/v1/layers/": api.ScopeImageWrite, "/v1/snapshots": api.ScopeImageRead, "/v1/snapshots/": api.ScopeImageWrite,
 
 		"GET /v1/projects": api.ScopeProjectRead, "POST /v1/projects": api.ScopeProjectAdmin,

@@ -30,6 +30,14 @@ type Store interface {
 	Export(ctx context.Context, name string, w io.Writer) error
 }
 
+// Registry is a store that also talks to registries. One that doesn't answers that it can't.
+type Registry interface {
+	// Pull fetches an image, and tells progress until it returns what came of it.
+	Pull(ctx context.Context, o api.ImagePull, progress func(api.ImageEvent)) (api.ImageEvent, error)
+	// Push sends an image to a registry, and tells progress until it returns.
+	Push(ctx context.Context, image string, o api.ImagePush, progress func(api.ImageEvent)) (api.ImagePushed, error)
+}
+
 // Server answers about the images of a store.
 type Server struct {
 	Store  Store                 // nil: none
@@ -48,6 +56,8 @@ type query struct {
 func (v *Server) Methods() map[string]func(context.Context, *aether.Stream, aether.Open) error {
 	return map[string]func(context.Context, *aether.Stream, aether.Open) error{
 		"image.import": v.serveImport,
+		"image.pull":   v.servePull,
+		"image.push":   v.servePush,
 		"image.list":   v.on(v.serveImages),
 		"image.remove": v.on(v.serveRemove),
 		"image.gc":     v.on(v.serveCollect),
@@ -100,19 +110,85 @@ func (v *Server) serveImport(ctx context.Context, s *aether.Stream, o aether.Ope
 	if err != nil {
 		return err
 	}
-	var lost error
-	made, err := v.Store.Import(ctx, want, &stdinReader{ctx: ctx, s: s}, func(ev api.ImageEvent) {
-		line, err := json.Marshal(ev)
-		if err == nil {
-			err = s.Write(ctx, aether.Stdout, append(line, '\n'))
-		}
-		lost = errors.Join(lost, err)
-	})
-	if err = errors.Join(err, lost); err != nil {
+	tell := teller{ctx: ctx, s: s}
+	made, err := v.Store.Import(ctx, want, &stdinReader{ctx: ctx, s: s}, tell.tell)
+	if err = errors.Join(err, tell.lost); err != nil {
 		return err
 	}
 	v.Logger.Info("image imported", slog.String("image", made.Name), slog.String("digest", made.Digest), slog.String("project", o.Project))
 	return reply(ctx, s, made)
+}
+
+// teller writes progress to stdout as lines of JSON.
+type teller struct {
+	ctx  context.Context //nolint:containedctx // of the one request that it serves
+	s    *aether.Stream
+	lost error // what was not told, and why
+}
+
+func (t *teller) tell(ev api.ImageEvent) {
+	line, err := json.Marshal(ev)
+	if err == nil {
+		err = t.s.Write(t.ctx, aether.Stdout, append(line, '\n'))
+	}
+	t.lost = errors.Join(t.lost, err)
+}
+
+// registry is the store, as far as it talks to registries.
+func (v *Server) registry(o aether.Open) (Registry, error) {
+	if err := v.check(o); err != nil {
+		return nil, err
+	}
+	r, ok := v.Store.(Registry)
+	if !ok {
+		return nil, api.Errorf(api.CodeNotImplemented, "this edge talks to no registries")
+	}
+	return r, nil
+}
+
+// servePull fetches an image from a registry. Nothing of the credentials in the body is kept, or told to the log.
+func (v *Server) servePull(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	r, err := v.registry(o)
+	if err != nil {
+		return err
+	}
+	want, err := api.Decode[api.ImagePull](o.Body)
+	if err != nil {
+		return err
+	}
+	tell := teller{ctx: ctx, s: s}
+	ev, err := r.Pull(ctx, want, tell.tell)
+	if err = errors.Join(err, tell.lost); err != nil {
+		return err
+	}
+	if from := ev.Image.Source; from != nil && !ev.UpToDate {
+		v.Logger.Info("image pulled", slog.String("image", ev.Image.Name), slog.String("reference", from.Reference),
+			slog.String("manifest", from.Manifest), slog.String("project", o.Project))
+	}
+	return reply(ctx, s, ev)
+}
+
+// servePush sends an image to a registry.
+func (v *Server) servePush(ctx context.Context, s *aether.Stream, o aether.Open) error {
+	r, err := v.registry(o)
+	if err != nil {
+		return err
+	}
+	q, err := api.Decode[struct {
+		Name string        `json:"name"`
+		Push api.ImagePush `json:"push"`
+	}](o.Body)
+	if err != nil {
+		return err
+	}
+	tell := teller{ctx: ctx, s: s}
+	done, err := r.Push(ctx, q.Name, q.Push, tell.tell)
+	if err = errors.Join(err, tell.lost); err != nil {
+		return err
+	}
+	v.Logger.Info("image pushed", slog.String("image", q.Name), slog.String("reference", done.Reference),
+		slog.String("digest", done.Digest), slog.String("project", o.Project))
+	return reply(ctx, s, api.ImageEvent{Type: "done", Pushed: &done})
 }
 
 // stdinReader reads what a client sends.

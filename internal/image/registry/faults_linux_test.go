@@ -312,7 +312,7 @@ func pullForEver(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := registry.New(registry.Config{Importer: im, Images: store, Stall: time.Hour})
+	m, err := registry.New(registry.Config{Importer: im, Stall: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

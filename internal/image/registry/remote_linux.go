@@ -18,10 +18,9 @@ import (
 // parallelBlobs is how many layers of an image are fetched at a time.
 const parallelBlobs = 3
 
-// Config is what a [Remote] is made of. Importer and Images are required.
+// Config is what a [Remote] is made of. The importer is required.
 type Config struct {
 	Importer *importer.Importer // makes and exports images
-	Images   *image.Store       // in which an image is looked for before it's pulled
 	Allow    []string           // hosts, with the port where one is needed, that may be talked to; empty: any
 	Stall    time.Duration      // after which a connection that brings nothing is given up; default 30 s
 	Patience time.Duration      // how long one pull waits in all for a registry that is busy; default 2 min
@@ -37,8 +36,8 @@ type Remote struct {
 
 // New makes a Remote.
 func New(cfg Config) (*Remote, error) {
-	if cfg.Importer == nil || cfg.Images == nil {
-		return nil, errors.New("registry: no importer or no store")
+	if cfg.Importer == nil {
+		return nil, errors.New("registry: no importer")
 	}
 	cfg.Stall, cfg.Patience = cmp.Or(cfg.Stall, 30*time.Second), cmp.Or(cfg.Patience, 2*time.Minute)
 	return &Remote{cfg: cfg, flights: map[[sha256.Size]byte]*flight{}}, nil

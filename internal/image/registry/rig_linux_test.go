@@ -289,9 +289,9 @@ func newNode(t testing.TB, c registry.Config) *node {
 	t.Helper()
 	need.Root(t)
 	n := &node{t: t, dir: filepath.Join(t.TempDir(), "images")}
-	c.Images = image.NewStore(slog.New(slog.DiscardHandler), n.dir)
+	store := image.NewStore(slog.New(slog.DiscardHandler), n.dir)
 	var err error
-	if n.importer, err = importer.New(importer.Config{Dir: n.dir, Images: c.Images}); err != nil {
+	if n.importer, err = importer.New(importer.Config{Dir: n.dir, Images: store}); err != nil {
 		t.Fatal(err)
 	}
 	c.Importer = n.importer
