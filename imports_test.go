@@ -40,7 +40,8 @@ var housePlan = [][]string{
 	{"rl/env", "rl/adv", "rl/f32", "rl/render", "rl/safetensors", "rl/train/plot"},
 	{"examples/..."}, // what users write, with nothing but the SDK
 	{"libdsec"},      // the public SDK
-	{"internal/backend/..."},
+	{"internal/backend/container"},
+	{"internal/backend/container/knobs", "internal/backend/container/record", "internal/backend/container/trash"},
 	{"internal/edge"},
 	{"internal/edge/records"},
 	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause", "internal/edge/savedlog"},
@@ -87,7 +88,7 @@ var onlyFor = []struct {
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container", "internal/edge", "internal/edge/instance", "internal/chronus/...",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container/...", "internal/edge", "internal/edge/instance", "internal/chronus/...",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},

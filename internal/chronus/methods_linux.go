@@ -14,6 +14,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/chronus/launch"
+	"github.com/dsec-io/dsec/internal/chronus/record"
 )
 
 // serveAttach is method "attach".
@@ -118,32 +119,9 @@ func (p *process) describe() api.Process {
 		d.Argv = append(d.Argv, strings.ToValidUTF8(string(a), "\uFFFD"))
 	}
 	if r := p.finished(); r != nil {
-		d.Running, d.Exit = false, status(r)
+		d.Running, d.Exit = false, record.Status(r)
 	}
 	return d
-}
-
-// status is r in the shape of the API.
-func status(r *aether.Exited) *api.ExitStatus {
-	e := &api.ExitStatus{
-		TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Cancelled: r.Cancelled, InfraError: r.InfraError,
-		StdinClosedEarly: r.StdinClosedEarly, StdoutTotal: r.StdoutTotal, StderrTotal: r.StderrTotal,
-		Truncated: r.Truncated, LeftProcesses: r.LeftProcesses, StartedAt: time.Unix(0, r.StartedAtUnixNano).UTC(),
-		DurationMS: float64(r.DurationNano) / 1e6,
-	}
-	if r.OOMKilled {
-		e.OOM = &api.OOM{LimitBytes: r.MemoryLimit, PeakBytes: r.MemoryPeak}
-	}
-	if r.HasCode {
-		e.ExitCode = new(int(r.Code))
-	}
-	if r.Signal != 0 {
-		e.Signal = api.SignalName(int(r.Signal))
-	}
-	if r.TimeoutMS > 0 {
-		e.TimeoutMS = new(r.TimeoutMS)
-	}
-	return e
 }
 
 // list is method "processes".

@@ -130,11 +130,18 @@ func (b *box) pauseError(err error) error {
 	if gone := b.use(func() error { return nil }); gone != nil {
 		return gone
 	}
-	return pause.Refusal(err, func(id string) string {
-		if p, err := b.process(id); err == nil && len(p.meta.Argv) > 0 {
-			return launch.Shorten(p.meta.Argv[0])
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return pause.Refusal(err, func(group string) (id, program string) {
+		for _, p := range b.procs {
+			p.mu.Lock()
+			mine := p.meta.Group == group && len(p.meta.Argv) > 0
+			p.mu.Unlock()
+			if mine {
+				return p.meta.ID, launch.Shorten(p.meta.Argv[0])
+			}
 		}
-		return ""
+		return "", ""
 	})
 }
 

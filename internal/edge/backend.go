@@ -13,6 +13,14 @@ import (
 // ErrGone is what [Backend.Adopt] answers for a sandbox whose init isn't alive any more.
 var ErrGone = errors.New("sandbox is gone")
 
+// GoneError is an [ErrGone] whose reason is known: its aether ended it while no edge was there.
+type GoneError struct{ Reason string }
+
+func (e *GoneError) Error() string { return e.Reason }
+
+// Unwrap is [ErrGone].
+func (e *GoneError) Unwrap() error { return ErrGone }
+
 // ErrStuck is in the error of a [Box.Pause] that failed and couldn't be undone: some of the sandbox may stand still.
 var ErrStuck = errors.New("sandbox may stand still")
 

@@ -102,7 +102,7 @@ func (e *Edge) restore(ctx context.Context, sb *sandbox) {
 		e.log.Info("half-made sandbox is removed", sb.attr())
 		e.undo(sb)
 	case sb.rec.BootID != e.boot:
-		e.lost(sb, "the machine was rebooted")
+		e.lost(sb, api.StateFailed, "the machine was rebooted")
 	case sb.rec.State == api.StateStopping:
 		err := e.cfg.Backend.Clean(ctx, sb.id, sb.rec.BackendState)
 		e.end(sb, sb.rec.Reason, err)
@@ -113,9 +113,13 @@ func (e *Edge) restore(ctx context.Context, sb *sandbox) {
 
 func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 	var box Box
+	state, reason := api.StateFailed, "it died while no edge was running"
 	err := retry(func() error {
 		var err error
 		box, err = e.cfg.Backend.Adopt(ctx, sb.id, sb.rec.BackendState)
+		if gone, ok := errors.AsType[*GoneError](err); ok {
+			state, reason = api.StateStopped, gone.Reason
+		}
 		if errors.Is(err, ErrGone) || context.Cause(ctx) != nil {
 			return nil
 		}
@@ -127,22 +131,22 @@ func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 	case err != nil:
 		e.met.adoptions.WithLabelValues("failed").Inc()
 		e.log.Error("sandbox can't be adopted", sb.attr(), slog.Any("err", err))
-		e.lost(sb, fmt.Sprintf("adoption: %v", err))
+		e.lost(sb, api.StateFailed, fmt.Sprintf("adoption: %v", err))
 		return
 	case box == nil:
 		e.met.adoptions.WithLabelValues("gone").Inc()
-		e.lost(sb, "it died while no edge was running")
+		e.lost(sb, state, reason)
 		return
 	}
 	e.met.adoptions.WithLabelValues("adopted").Inc()
-	state := e.standing(sb, box)
+	stands := e.standing(sb, box)
 	sb.mu.Lock()
 	sb.box, sb.rec.BackendState = box, box.State()
 	if sb.rec.Life.Created == 0 { // of an earlier version
 		sb.rec.Life = lifetime.Restored(uptime(), e.cfg.Clock(), sb.rec.CreatedAt, timeOr(sb.rec.StartedAt, sb.rec.CreatedAt))
 	}
 	sb.active.Touch(uptime()) // what went on while no edge ran isn't known
-	e.restoreLocked(sb, state)
+	e.restoreLocked(sb, stands)
 	patching := sb.rec.Patching
 	sb.rec.Patching = false
 	e.saveLocked(sb)
@@ -157,14 +161,14 @@ func (e *Edge) adopt(ctx context.Context, sb *sandbox) {
 	e.goTask(func() { e.watch(sb, box) })
 }
 
-// lost records the end of a sandbox that died unseen, and clears its remains away.
-func (e *Edge) lost(sb *sandbox, reason string) {
+// lost records the end of a sandbox that died unseen, or was ended by its aether, and clears its remains away.
+func (e *Edge) lost(sb *sandbox, state api.State, reason string) {
 	sb.mu.Lock()
 	sb.rec.Unclean = true
 	from := sb.rec.State
-	e.moveLocked(sb, api.StateFailed, reason)
+	e.moveLocked(sb, state, reason)
 	sb.mu.Unlock()
-	e.tell(sb, string(api.StateFailed), reason, map[string]any{"was": string(from)})
+	e.tell(sb, string(state), reason, map[string]any{"was": string(from)})
 	e.cleanUp(sb)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/internal/aetherbin"
+	"github.com/dsec-io/dsec/internal/backend/container/trash"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/idrange"
@@ -48,6 +49,8 @@ type Config struct {
 	NewID func() string
 	// Notify is told when something has happened to a sandbox, and data of it; it must not block. May be nil.
 	Notify func(sandbox string, n Notice, data map[string]any)
+	// OrphanLimit is how long sandboxes go on when nothing is connected to their shards; 0: the shards' default, 1 h.
+	OrphanLimit time.Duration
 	// TestHooks gives shards the methods by which tests disturb them.
 	TestHooks bool
 	// Faults is what tests make go wrong; nil: nothing.
@@ -110,7 +113,7 @@ type Backend struct {
 	idle   chan struct{} // closed when the filler has ended
 	unfill context.CancelCauseFunc
 	roots  atomic.Uint64 // made ahead so far
-	trash  chan string   // folders to remove; full: the next start removes them
+	trash  *trash.Bin
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -124,9 +127,6 @@ type Backend struct {
 }
 
 const (
-	trashQueue  = 1024
-	firstTidy   = 100 * time.Millisecond // after what couldn't be removed is tried again, and later
-	lastTidy    = 10 * time.Second
 	settleTime  = 10 * time.Second // how long taking things back may take after its request has ended
 	logFileMode = 0o600
 )
@@ -138,13 +138,14 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 	}
 	b := &Backend{
 		cfg: cfg, log: cfg.Logger, watch: &spawn.Watch{}, shardLog: -1,
-		wake: make(chan struct{}, 1), trash: make(chan string, trashQueue), tasks: &sync.WaitGroup{},
+		wake: make(chan struct{}, 1), tasks: &sync.WaitGroup{},
 		idle: make(chan struct{}), claims: make(map[string]*box),
 		shards: make(map[string]*shard), boxes: make(map[string]*box), images: make(map[string]*image.Image),
 	}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	b.cancel = cancel
 	b.goTask = func(f func(context.Context)) { b.tasks.Go(func() { f(life) }) }
+	b.trash = trash.New(b.log, cfg.Faults, b.goTask)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.release())
@@ -177,7 +178,7 @@ func New(ctx context.Context, cfg Config) (_ *Backend, err error) {
 		defer close(b.idle)
 		b.fill(filling)
 	})
-	b.goTask(b.emptyTrash)
+	b.goTask(b.trash.Empty)
 	return b, nil
 }
 
@@ -241,94 +242,8 @@ func (b *Backend) discardLeftUppers() {
 	}
 }
 
-// discard has a folder removed in the background. It is renamed first, so that its name is free at once. What can't be
-// done is tried again until it can: a disk that was full or faulty for a moment keeps nobody's files.
-func (b *Backend) discard(dir string) {
-	err := b.tryDiscard(dir)
-	if err == nil {
-		return
-	}
-	b.log.Warn("files of a sandbox not removed yet", slog.String("dir", dir), slog.Any("err", err))
-	b.again(func() error { return b.tryDiscard(dir) })
-}
-
-// again calls f in the background until it succeeds, at the latest when the backend is closed.
-func (b *Backend) again(f func() error) {
-	b.goTask(func(ctx context.Context) {
-		for pause := firstTidy; ctx.Err() == nil; pause = min(2*pause, lastTidy) {
-			select {
-			case <-ctx.Done(): // once more
-			case <-time.After(pause):
-			}
-			if f() == nil {
-				return
-			}
-		}
-	})
-}
-
-var errTrashFull = errors.New("too much else is being removed")
-
-func (b *Backend) tryDiscard(dir string) error {
-	gone := dir
-	if base := filepath.Base(dir); base[0] != '.' {
-		gone = filepath.Join(filepath.Dir(dir), "."+base)
-		err := b.cfg.Faults.At("end:upper")
-		if err == nil {
-			err = os.Rename(dir, gone)
-		}
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			if _, err := os.Lstat(gone); err != nil { // not left there by an earlier try
-				return nil
-			}
-		case err != nil:
-			return err
-		}
-	}
-	select {
-	case b.trash <- gone:
-		return nil
-	default:
-		return errTrashFull
-	}
-}
-
-func (b *Backend) emptyTrash(ctx context.Context) {
-	for {
-		select {
-		case dir := <-b.trash:
-			if b.removeTree(dir) != nil {
-				b.again(func() error { return b.removeTree(dir) })
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (b *Backend) removeTree(dir string) error {
-	err := b.cfg.Faults.At("end:files")
-	if err == nil {
-		err = os.RemoveAll(dir)
-	}
-	if err != nil {
-		b.log.Warn("files of a sandbox not removed", slog.String("dir", dir), slog.Any("err", err))
-	}
-	return err
-}
-
-// finishTrash removes what is still to be removed when the background tasks have ended.
-func (b *Backend) finishTrash() {
-	for {
-		select {
-		case dir := <-b.trash:
-			_ = b.removeTree(dir) // it is told; the next start tries again
-		default:
-			return
-		}
-	}
-}
+// discard has a folder removed in the background; its name is free at once.
+func (b *Backend) discard(dir string) { b.trash.Put(dir) }
 
 // Close gives back what this process holds. Sandboxes, their shards and the keeper go on; where there is no sandbox,
 // nothing is left.
@@ -365,7 +280,7 @@ func (b *Backend) release() error {
 	}
 	b.closeShards()
 	b.tasks.Wait()
-	b.finishTrash()
+	b.trash.Finish()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.boxes {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/backend/container/record"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 	"github.com/dsec-io/dsec/internal/linux/pidfd"
@@ -33,13 +34,13 @@ type box struct {
 
 	// mu guards what follows.
 	mu    sync.Mutex
-	st    state
+	st    record.State
 	pidfd int // -1: closed
 	gone  bool
 }
 
 // newBox takes over the pidfd of a living init, on success.
-func (b *Backend) newBox(sh *shard, id string, st *state, groups *cgroup.Box, fd int) (*box, error) {
+func (b *Backend) newBox(sh *shard, id string, st *record.State, groups *cgroup.Box, fd int) (*box, error) {
 	if err := b.cfg.Faults.At("box:watch"); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (x *box) addTo(ctx context.Context, conn *aether.Conn) error {
 	x.mu.Lock()
 	st, fd := x.st, x.pidfd
 	x.mu.Unlock()
-	m := aether.AddBox{Name: x.id, User: st.User, Hostname: st.Hostname, CPUs: st.CPUs}
+	m := aether.AddBox{Name: x.id, User: st.User, Hostname: st.Hostname, CPUs: st.CPUs, Ends: st.Ends}
 	if fd < 0 {
 		return nil
 	}
@@ -127,7 +128,7 @@ func (x *box) isDead() bool {
 func (x *box) State() json.RawMessage {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.st.encode()
+	return x.st.Encode()
 }
 
 // Done is closed when init has died.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsec-io/dsec/internal/backend/container/knobs"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -249,7 +250,7 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 		}
 		unix.Close(ns)
 	}
-	k.close()
+	k.Close()
 	after, err := os.ReadDir("/proc/self/fd")
 	if err != nil || len(after) != len(fds) {
 		t.Errorf("%d descriptors, %d before, %v", len(after), len(fds), err)
@@ -265,4 +266,10 @@ func BenchmarkUserNS(b *testing.B) {
 		}
 		unix.Close(ns)
 	}
+}
+
+func testKnobs(t testing.TB) *knobs.Knobs {
+	k := knobs.New()
+	t.Cleanup(k.Close)
+	return k
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 
+	"github.com/dsec-io/dsec/internal/backend/container/knobs"
 	"github.com/dsec-io/dsec/internal/linux/memfd"
 	"github.com/dsec-io/dsec/internal/linux/mount"
 	"github.com/dsec-io/dsec/internal/spawn"
@@ -25,7 +26,7 @@ type node struct {
 	skeleton    int // its folder skel
 	masks       []mask
 	cpus        int // processors of the machine
-	knobs       *knobs
+	knobs       *knobs.Knobs
 }
 
 // mask is a path of a sandbox that is covered.
@@ -39,7 +40,7 @@ type mask struct {
 const defaultHostname = "sandbox"
 
 func newNode(aether []byte) (_ *node, err error) {
-	n := &node{initProgram: -1, aether: -1, tmpfs: -1, skeleton: -1, cpus: runtime.NumCPU(), knobs: newKnobs()}
+	n := &node{initProgram: -1, aether: -1, tmpfs: -1, skeleton: -1, cpus: runtime.NumCPU(), knobs: knobs.New()}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -81,7 +82,7 @@ func (n *node) close() {
 			_ = unix.Close(fd)
 		}
 	}
-	n.knobs.close()
+	n.knobs.Close()
 }
 
 // devices are the nodes of a sandbox's /dev.

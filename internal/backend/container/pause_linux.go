@@ -80,7 +80,7 @@ func (x *box) explain(ctx context.Context, err error) error {
 	}
 	told := *e
 	// The thaw has woken them for a moment: most likely they wait again.
-	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
+	for pause := time.Millisecond; pause < 500*time.Millisecond; pause *= 4 {
 		for _, w := range x.waiting() {
 			told.Detail += fmt.Sprintf("; process %d (%s) waits in the kernel for %s", w.Inside, w.Name, w.For)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
 
@@ -117,10 +118,16 @@ func (b *Backend) PutBack(id string) {
 }
 
 // hand makes a sandbox that was made ahead the caller's.
-func (b *Backend) hand(ctx context.Context, x *box, persist func(json.RawMessage) error) error {
+func (b *Backend) hand(ctx context.Context, x *box, p *edge.BoxParams) error {
 	err := b.cfg.Faults.At("ready:hand")
+	if ends := endOf(p.Spec.TTL); err == nil && ends != 0 {
+		x.mu.Lock()
+		x.st.Ends = ends
+		x.mu.Unlock()
+		err = x.announce(ctx) // again, with what is new
+	}
 	if err == nil {
-		err = persist(x.State())
+		err = p.Persist(x.State())
 	}
 	if err == nil && x.isDead() {
 		err = errors.New("init has died")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/dsec-io/dsec/internal/fault"
 	"github.com/dsec-io/dsec/internal/linux/mount"
@@ -127,7 +128,7 @@ func (u upper) etcFile(st *unix.Stat_t, name, content string) error {
 	if err != nil {
 		return fmt.Errorf("stat upper: %w", err)
 	}
-	if sys, ok := unixStat(owner); ok {
+	if sys, ok := owner.Sys().(*syscall.Stat_t); ok {
 		uid, gid = int(sys.Uid), int(sys.Gid)
 	}
 	dirUID, dirGID := uid, gid

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/dsec-io/dsec/internal/backend/container/knobs"
 	"github.com/dsec-io/dsec/internal/idrange"
 	"github.com/dsec-io/dsec/internal/spawn"
 	"golang.org/x/sys/unix"
@@ -33,8 +34,8 @@ func userLimits() map[string]string {
 // The child takes owner's uid before it makes the namespace, because the namespace belongs to whoever makes it. It then
 // waits for its maps, which only somebody outside can write. That can't be the goroutine that made it, whose thread is
 // in vfork until the child is done; another one does it, and needs no thread of the first, since the P is released.
-func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs) (_ int, err error) {
-	proc, err := k.take()
+func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs.Knobs) (_ int, err error) {
+	proc, err := k.Take()
 	if err != nil {
 		return -1, err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 )
 
-// Refusal is the error of a pause for who asked for it. Program tells what is run as a process; empty: it has ended.
-func Refusal(err error, program func(process string) string) *api.Error {
+// Refusal is the error of a pause for who asked for it. Process finds the one whose group it is; "": it has ended.
+func Refusal(err error, process func(group string) (id, program string)) *api.Error {
 	e := api.Errorf(api.CodeConflict, "the sandbox can't be paused: %v", err)
 	e.Hint, e.RetryMS = "it goes on; ask again", 1000
 	moving, ok := errors.AsType[*cgroup.MovingError](err)
@@ -18,13 +18,13 @@ func Refusal(err error, program func(process string) string) *api.Error {
 	}
 	var who []string
 	for _, g := range moving.Groups {
-		switch name := program(g); {
+		switch id, program := process(g); {
 		case g == "":
 			who = append(who, "the sandbox's first process")
-		case name == "":
-			who = append(who, "what process "+g+" has left")
+		case id == "":
+			who = append(who, "a child of a command that isn't known any more")
 		default:
-			who = append(who, "process "+g+" ("+name+") or a child of its")
+			who = append(who, "process "+id+" ("+program+") or a child of its")
 		}
 	}
 	e.Detail = "the sandbox can't be paused: a process doesn't stop: " + strings.Join(who, ", ")

@@ -3,7 +3,9 @@ package record
 
 import (
 	"slices"
+	"time"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 )
 
@@ -62,4 +64,27 @@ func Short(argv [][]byte) [][]byte {
 		left -= len(a)
 	}
 	return out
+}
+
+// Status is r in the shape of the API.
+func Status(r *aether.Exited) *api.ExitStatus {
+	e := &api.ExitStatus{
+		TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Cancelled: r.Cancelled, InfraError: r.InfraError,
+		StdinClosedEarly: r.StdinClosedEarly, StdoutTotal: r.StdoutTotal, StderrTotal: r.StderrTotal,
+		Truncated: r.Truncated, LeftProcesses: r.LeftProcesses, StartedAt: time.Unix(0, r.StartedAtUnixNano).UTC(),
+		DurationMS: float64(r.DurationNano) / 1e6,
+	}
+	if r.OOMKilled {
+		e.OOM = &api.OOM{LimitBytes: r.MemoryLimit, PeakBytes: r.MemoryPeak}
+	}
+	if r.HasCode {
+		e.ExitCode = new(int(r.Code))
+	}
+	if r.Signal != 0 {
+		e.Signal = api.SignalName(int(r.Signal))
+	}
+	if r.TimeoutMS > 0 {
+		e.TimeoutMS = new(r.TimeoutMS)
+	}
+	return e
 }

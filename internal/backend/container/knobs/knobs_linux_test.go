@@ -1,4 +1,4 @@
-package container
+package knobs
 
 import (
 	"testing"
@@ -8,9 +8,9 @@ import (
 	"github.com/dsec-io/dsec/internal/need"
 )
 
-func testKnobs(t testing.TB) *knobs {
-	k := newKnobs()
-	t.Cleanup(k.close)
+func testKnobs(t testing.TB) *Knobs {
+	k := New()
+	t.Cleanup(k.Close)
 	return k
 }
 
@@ -18,9 +18,9 @@ func testKnobs(t testing.TB) *knobs {
 func TestKnobsAreRenewed(t *testing.T) {
 	need.Root(t)
 	k := testKnobs(t)
-	uses := map[uint64]int{}
-	for i := range 3 * knobUses {
-		fd, err := k.take()
+	used := map[uint64]int{}
+	for i := range 3 * uses {
+		fd, err := k.Take()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestKnobsAreRenewed(t *testing.T) {
 		if err := unix.Fstat(fd, &st); err != nil {
 			t.Fatal(err)
 		}
-		uses[st.Dev]++
+		used[st.Dev]++
 		inside, err := unix.Openat(fd, "sys/user/max_user_namespaces", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +36,7 @@ func TestKnobsAreRenewed(t *testing.T) {
 		if err := unix.Close(inside); err != nil {
 			t.Fatal(err)
 		}
-		if i%knobUses > 0 {
+		if i%uses > 0 {
 			err = unix.Close(fd)
 		} else {
 			defer unix.Close(fd) // as long as one holds a mount, its device number isn't given to another
@@ -49,13 +49,13 @@ func TestKnobsAreRenewed(t *testing.T) {
 	if err := unix.Stat("/proc", &host); err != nil {
 		t.Fatal(err)
 	}
-	for dev, n := range uses {
-		if n > knobUses || dev == host.Dev {
+	for dev, n := range used {
+		if n > uses || dev == host.Dev {
 			t.Errorf("one mount was used %d times; the host's: %v", n, dev == host.Dev)
 		}
 	}
-	k.close()
-	if fd, err := k.take(); err != nil {
+	k.Close()
+	if fd, err := k.Take(); err != nil {
 		t.Error(err)
 	} else if err := unix.Close(fd); err != nil {
 		t.Error(err)

@@ -1,4 +1,5 @@
-package container
+// Package record is what has to be known of a container to find it again, in the record that the edge keeps of it.
+package record
 
 import (
 	"encoding/json"
@@ -11,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is what has to be known to find a sandbox again. PID is 0 until its init is born.
-type state struct {
+// State is what has to be known to find a sandbox again. PID is 0 until its init is born.
+type State struct {
 	Boot      string `json:"boot"`
 	Shard     string `json:"shard"`
 	Project   string `json:"project"`
@@ -24,9 +25,11 @@ type state struct {
 	User      string `json:"user,omitempty"`
 	Hostname  string `json:"hostname,omitempty"`
 	CPUs      int32  `json:"cpus,omitempty"`
+	Ends      int64  `json:"ends,omitempty"` // when its longest time is over, in ns of the machine's clock since its start; 0: never
 }
 
-func (s *state) encode() json.RawMessage {
+// Encode is s as it is kept.
+func (s *State) Encode() json.RawMessage {
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("encode state: %v", err)) // strings and numbers only: can't fail
@@ -34,8 +37,9 @@ func (s *state) encode() json.RawMessage {
 	return b
 }
 
-func decodeState(raw json.RawMessage) (*state, error) {
-	s := &state{}
+// Decode reads what Encode wrote; nothing is an empty State.
+func Decode(raw json.RawMessage) (*State, error) {
+	s := &State{}
 	if len(raw) == 0 || string(raw) == "null" {
 		return s, nil
 	}
@@ -45,14 +49,14 @@ func decodeState(raw json.RawMessage) (*state, error) {
 	return s, nil
 }
 
-// open finds the init that s describes: errGone when it has ended, or when its number is another process's by now.
-func (s *state) open(boot string) (int, error) {
+// Open finds the init that s describes, and returns its pidfd: ErrGone when it has ended, or when its number is another process's by now.
+func (s *State) Open(boot string) (int, error) {
 	if s.PID == 0 || s.Boot != boot {
-		return -1, errGone
+		return -1, ErrGone
 	}
 	fd, err := pidfd.Open(s.PID)
 	if errors.Is(err, unix.ESRCH) {
-		return -1, errGone
+		return -1, ErrGone
 	}
 	if err != nil {
 		return -1, err
@@ -70,10 +74,10 @@ func (s *state) open(boot string) (int, error) {
 	}
 	_ = unix.Close(fd)
 	if ended {
-		return -1, errGone
+		return -1, ErrGone
 	}
 	return -1, err
 }
 
-// errGone says that the init that was asked for has ended.
-var errGone = errors.New("init has ended")
+// ErrGone says that the init that was asked for has ended.
+var ErrGone = errors.New("init has ended")
