@@ -15,7 +15,7 @@ const module = "github.com/dsec-io/dsec/"
 // its own line or of a higher one, unless doors has a door with a reason. "x/..." is x and everything below it.
 var housePlan = [][]string{
 	{"hack/..."}, // programs for developers: they may use whatever they test
-	{"test/cases", "test/lifecycle", "test/limits/...", "test/contract", "test/files", "test/gates/...", "test/iam", "test/mainjob", "test/ports/..."},
+	{"test/cases", "test/lifecycle", "test/limits/...", "test/contract", "test/files", "test/gates/...", "test/iam", "test/mainjob", "test/ports/...", "test/registry"},
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains
@@ -26,6 +26,7 @@ var housePlan = [][]string{
 	{"cmd/dsec/cli"},  // what all commands have in common
 	{"cmd/dsec/show"}, // what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
+	{"internal/bench/meter", "internal/bench/codec", "internal/bench/flame"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/ports", "internal/apiserver/imageface"},
 	{"internal/apiserver/docs", "internal/apiserver/encode", "internal/apiserver/lifetime", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},
@@ -88,7 +89,7 @@ var onlyFor = []struct {
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/backend/container/...", "internal/edge", "internal/edge/instance", "internal/chronus/...",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/bench/meter", "internal/backend/container/...", "internal/edge", "internal/edge/instance", "internal/chronus/...",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},
