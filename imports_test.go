@@ -15,7 +15,7 @@ const module = "github.com/dsec-io/dsec/"
 // its own line or of a higher one, unless doors has a door with a reason. "x/..." is x and everything below it.
 var housePlan = [][]string{
 	{"hack/..."}, // programs for developers: they may use whatever they test
-	{"test/cases", "test/lifecycle", "test/limits/...", "test/contract", "test/files", "test/gates/...", "test/iam", "test/mainjob", "test/ports/...", "test/registry"},
+	{"test/cases", "test/chaos", "test/lifecycle", "test/limits/...", "test/contract", "test/files", "test/gates/...", "test/iam", "test/mainjob", "test/ports/...", "test/registry"},
 	{"test/testbed"}, // a real node for tests
 	{"internal/image/imagetest", "internal/backend/backendtest"}, // what tests of several rooms share
 	{"cmd/dsec", "cmd/dsec-aether"},                              // thin mains

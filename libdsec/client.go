@@ -240,7 +240,10 @@ func (c *Client) sign(req *http.Request) {
 func problem(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	e := new(api.Error)
-	if err != nil || json.Unmarshal(b, e) != nil || e.Code == "" {
+	if err != nil { // what was told is lost, as is all that would have come after a broken connection
+		return api.Errorf(api.CodeUnavailable, "the server's answer %q was cut off: %v", resp.Status, err)
+	}
+	if json.Unmarshal(b, e) != nil || e.Code == "" {
 		e = api.Errorf(codeOf(resp.StatusCode), "the server answered %s without a problem document", resp.Status)
 		e.Hint = "is this the address of a DSec API server?"
 	}

@@ -104,6 +104,11 @@ func (s *Sandbox) beginOnce(ctx context.Context, o aether.Open) (_ *aether.Strea
 		return nil, began, replayed, s.client.streamError(ctx, err)
 	}
 	defer f.Release()
+	if x := (aether.Exited{}); f.Channel == aether.Message && f.Type == aether.MsgExited && x.Unmarshal(f.Data) == nil && x.InfraError != "" {
+		// It may run all the same; whoever knows its id, or its key, can find out.
+		stream.Reset(nil)
+		return nil, began, replayed, api.Errorf(api.CodeUnavailable, "whether the process has started isn't known: %s", x.InfraError)
+	}
 	if f.Channel != aether.Message || f.Type != aether.MsgStarted || began.Unmarshal(f.Data) != nil {
 		stream.Reset(nil)
 		return nil, began, replayed, api.Errorf(api.CodeInternal, "the server didn't say that the process started")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -219,6 +220,22 @@ func lifeError(what string, err error) error {
 		return api.Errorf(api.CodeTimeout, "the %s was cancelled: %v", what, err)
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
 		return api.Errorf(api.CodeDiskFull, "%s: %v", what, err)
+	case errors.Is(err, unix.EIO):
+		e = api.Errorf(api.CodeUnavailable, "%s: %v", what, err)
+		e.Hint = "a disk of the machine fails: use another one, and tell its operator"
+		return e
+	case anyOf(err, aether.ErrConnLost):
+		e = api.Errorf(api.CodeUnavailable, "%s: %v", what, err)
+		e.Hint, e.RetryMS = "its aether was lost, and is back soon: try again", retryStateMS
+		return e
+	case anyOf(err, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN):
+		e = api.Errorf(api.CodeNoCapacity, "%s: %v", what, err)
+		e.Hint, e.RetryMS = "the machine has no more of what this needs: try again later, or stop what isn't used", retryStateMS
+		return e
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+func anyOf(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }

@@ -23,6 +23,9 @@ import (
 // sweepEvery is how often ended records are looked through.
 const sweepEvery = 10 * time.Second
 
+// saveAgainAfter is the pause before records that couldn't be saved are tried again.
+const saveAgainAfter = 200 * time.Millisecond
+
 // SocketName is the name of the edge's socket in the instance's folder of sockets.
 const SocketName = "edge.sock"
 
@@ -40,6 +43,8 @@ type Edge struct {
 	die   context.CancelCauseFunc
 	quit  <-chan struct{} // closed by Close
 	heard chan struct{}   // closed by Run when the socket is there
+
+	unsaved chan struct{} // has one when a record couldn't be saved
 	tasks sync.WaitGroup  // watchers, stops and the sweeper
 
 	// mu guards what follows.
@@ -75,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Edge, error) {
 	e := &Edge{
 		cfg: cfg, log: cfg.Logger, met: met, boot: boot, room: room, life: life, die: die,
 		store: records.New(filepath.Join(cfg.Instance.DataDir, "sandboxes"), cfg.files, cfg.Logger),
-		quit:  life.Done(), heard: make(chan struct{}), boxes: map[string]*sandbox{},
+		quit:  life.Done(), heard: make(chan struct{}), unsaved: make(chan struct{}, 1), boxes: map[string]*sandbox{},
 	}
 	if err := e.recover(ctx); err != nil {
 		e.halt()
@@ -157,19 +162,27 @@ func (e *Edge) enter(rec *records.Record) (*sandbox, error) {
 	return sb, nil
 }
 
-// leave makes a sandbox unknown and removes its files.
+// leave makes a sandbox unknown and removes its files. One whose files can't be removed stays known, so that this is
+// tried again.
 func (e *Edge) leave(sb *sandbox) error {
+	sb.mu.Lock()
+	if sb.gone {
+		sb.mu.Unlock()
+		return nil
+	}
+	err := e.store.Forget(sb.id)
+	if err == nil {
+		sb.gone = true
+		e.met.state(sb.rec.State, "")
+	}
+	sb.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	e.mu.Lock()
 	delete(e.boxes, sb.id)
 	e.mu.Unlock()
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.gone {
-		return nil
-	}
-	sb.gone = true
-	e.met.state(sb.rec.State, "")
-	return e.store.Forget(sb.id)
+	return nil
 }
 
 // all is every known sandbox, newest first.
@@ -194,6 +207,12 @@ func (e *Edge) sweep() {
 		select {
 		case <-t.C:
 			e.sweepOnce(e.cfg.Clock())
+		case <-e.unsaved:
+			select {
+			case <-time.After(saveAgainAfter):
+			case <-e.quit: // once more
+			}
+			e.saveAgain()
 		case <-e.quit:
 			return
 		}

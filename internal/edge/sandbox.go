@@ -36,6 +36,7 @@ type sandbox struct {
 	box     Box           // nil before it runs and after it ended
 	env     *spec.Environ // the image's and the spec's
 	changed chan struct{} // closed at every change of state
+	unsaved bool          // the record's file lacks the last change
 	gone    bool          // the record's files are removed, or will never be written
 	turn    *pause.Turn   // while it is pausing or resuming
 	pauses  int           // begun ones
@@ -174,13 +175,33 @@ func (e *Edge) moveLocked(sb *sandbox, to api.State, reason string) bool {
 	return true
 }
 
+// saveLocked saves the record. What can't be saved now is saved as soon as it can: an edge that is killed after that
+// leaves the truth. The caller holds sb.mu.
 func (e *Edge) saveLocked(sb *sandbox) {
 	if sb.gone {
 		return
 	}
-	if err := e.store.Save(sb.rec); err != nil {
+	err := e.store.Save(sb.rec)
+	if err != nil && !sb.unsaved {
 		e.met.saveFaults.Inc()
-		e.log.Error("record not saved", sb.attr(), slog.Any("err", err))
+		e.log.Error("record not saved yet", sb.attr(), slog.Any("err", err))
+	}
+	if sb.unsaved = err != nil; sb.unsaved {
+		select {
+		case e.unsaved <- struct{}{}:
+		default: // the sweeper knows already
+		}
+	}
+}
+
+// saveAgain saves all records that couldn't be saved.
+func (e *Edge) saveAgain() {
+	for _, sb := range e.all() {
+		sb.mu.Lock()
+		if sb.unsaved {
+			e.saveLocked(sb)
+		}
+		sb.mu.Unlock()
 	}
 }
 

@@ -7,7 +7,7 @@ func Points() []string {
 		// Records of sandboxes.
 		"record:write", "record:append", "record:rename", "record:sync", "record:remove-tmp", "record:remove", "orphan:remove",
 		// Events of a sandbox.
-		"events:append", "events:write", "events:rename", "events:remove",
+		"events:append", "events:write", "events:rename", "events:remove-tmp", "events:remove",
 		// The log of an ended sandbox.
 		"log:write", "log:rename", "log:remove-tmp", "log:remove",
 		// Idempotency keys.

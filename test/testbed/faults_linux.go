@@ -104,6 +104,15 @@ func (n *Node) Fault(t testing.TB, faults ...Fault) FaultCounts {
 	return counts
 }
 
+// Start starts a node again whose process has ended, with faults that hold from its first step on. The error is the
+// node's, which has ended once more.
+func (n *Node) Start(faults ...Fault) error {
+	n.arm = faults
+	err := n.run()
+	n.arm = nil
+	return err
+}
+
 // Died waits for the end of a node's process that was told to die at a point; [Node.Restart] starts it again.
 func (n *Node) Died(t testing.TB) {
 	t.Helper()

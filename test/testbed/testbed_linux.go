@@ -50,6 +50,7 @@ type Options struct {
 
 	Hooks  bool // aethers have the methods by which tests disturb them
 	Faults bool // steps of the edge can be made to fail; see [Node.Fault]
+	DiskMB int  // the data folder is a disk of its own, of so many MiB; 0: it isn't
 }
 
 // settings are what the process of a node is told.
@@ -59,6 +60,8 @@ type settings struct {
 	Pool int
 
 	Hooks, Faults bool
+
+	Arm []Fault // from its start
 }
 
 // Node is a running instance.
@@ -69,6 +72,7 @@ type Node struct {
 	Client   *libdsec.Client
 
 	opts  Options
+	arm   []Fault // of the next process
 	cmd   *exec.Cmd
 	stdin io.Closer // its end tells the node that this process is gone
 	log   *os.File
@@ -110,6 +114,7 @@ func serve(raw string) int {
 	var faults *fault.Set
 	if s.Faults {
 		faults = &fault.Set{}
+		obey(faults, faultOrder{Arm: s.Arm})
 		if err := serveFaults(faults, s.Dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
@@ -117,7 +122,7 @@ func serve(raw string) int {
 	}
 	err = devmode.Run(ctx, devmode.Config{
 		TestClock: shift, TestFaults: faults,
-		DataDir:   s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
+		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
@@ -175,6 +180,16 @@ func Start(t testing.TB, o Options) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if o.DiskMB > 0 {
+		if err := syscall.Mount("dsec-t", dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=700", o.DiskMB)); err != nil {
+			t.Fatalf("a disk for the data folder: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := syscall.Unmount(dir, 0); err != nil {
+				t.Errorf("take the data folder's disk away: %v", err)
+			}
+		})
+	}
 	n, err := start(dir, o)
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +218,7 @@ func start(dir string, o Options) (*Node, error) {
 
 // run starts the node's process and waits until it is ready.
 func (n *Node) run() error {
-	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks, Faults: n.opts.Faults})
+	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks, Faults: n.opts.Faults, Arm: n.arm})
 	if err != nil {
 		return err
 	}

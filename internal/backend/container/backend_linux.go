@@ -218,6 +218,9 @@ func (b *Backend) Warm() {
 		}
 	})
 	<-done
+	for _, sh := range b.allShards() {
+		sh.pruneSoon()
+	}
 	b.discardLeftUppers()
 	b.mu.Lock()
 	b.warm = true

@@ -227,7 +227,7 @@ func (x *box) Stop(ctx context.Context) error {
 		closeFD(userns)
 		return err
 	}
-	x.tellShard(ctx)
+	told := x.tellShard(ctx)
 	if err := x.removeGroups(ctx); err != nil {
 		closeFD(userns)
 		return err
@@ -235,6 +235,9 @@ func (x *box) Stop(ctx context.Context) error {
 	x.b.discard(x.b.upper(x.id).dir)
 	x.forget()
 	x.unregister()
+	if !told {
+		x.sh.pruneSoon()
+	}
 	if s := (&slot{base: x.st.Base, userns: userns}); userns >= 0 {
 		x.sh.returnSlot(s)
 	} else {
@@ -272,19 +275,21 @@ func (x *box) kill(ctx context.Context, fd int) error {
 	return nil
 }
 
-// tellShard has the shard forget the sandbox. A shard that is down learns it from nobody, so it needs no telling.
-func (x *box) tellShard(ctx context.Context) {
+// tellShard has the shard forget the sandbox, if it can be reached. The keeper knows it still, and would tell the next one.
+func (x *box) tellShard(ctx context.Context) (told bool) {
 	x.sh.mu.Lock()
 	conn, up := x.sh.conn, x.sh.up
 	x.sh.mu.Unlock()
 	if !up {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := aether.Unary(ctx, conn, aether.Open{Method: "remove", Sandbox: x.id, Project: x.st.Project}); err != nil {
-		x.b.log.Warn("shard doesn't forget a sandbox", slog.String("sandbox", x.id), slog.Any("err", err))
+		x.b.log.Warn("shard doesn't forget a sandbox yet", slog.String("sandbox", x.id), slog.Any("err", err))
+		return false
 	}
+	return true
 }
 
 // forget closes what this process holds of the sandbox.

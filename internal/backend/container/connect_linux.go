@@ -121,6 +121,7 @@ func (sh *shard) stayConnected(ctx context.Context) {
 		if !sh.reconnect(ctx) {
 			return
 		}
+		sh.pruneSoon()
 		sh.b.log.Info("shard is back", slog.String("shard", sh.name), slog.Duration("after", time.Since(lost)))
 		for _, n := range names {
 			sh.b.notify(n, AetherBack)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dsec-io/dsec/api"
+	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/backend/container/record"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/image"
@@ -71,6 +72,12 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	if err != nil {
 		return nil, err
 	}
+	announced := false
+	u.push(func() {
+		if announced {
+			sh.pruneSoon() // it may have been told, and not of the end
+		}
+	})
 	kept := false // a running sandbox keeps its range, and its namespace by itself
 	u.push(func() {
 		if !kept {
@@ -103,6 +110,7 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	u.push(func() { x.letGo() })
 	x.register()
 	u.push(x.unregister)
+	announced = true
 	if err := x.announce(ctx); err != nil {
 		return nil, err
 	}
@@ -127,6 +135,9 @@ func (x *box) announce(ctx context.Context) error {
 	conn, err := x.sh.connection(ctx)
 	if err == nil {
 		err = x.addTo(ctx, conn)
+	}
+	if errors.Is(err, aether.ErrConnLost) && ctx.Err() == nil {
+		_, err = x.sh.connection(ctx) // the next shard is told of all sandboxes before it is up
 	}
 	if err == nil {
 		err = x.b.cfg.Faults.At("create:announced")

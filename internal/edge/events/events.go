@@ -24,6 +24,7 @@ type Files interface {
 	Write(label, path string, data []byte) error
 	Append(label, path string, data []byte) error
 	Rename(label, from, to string) error
+	Remove(label, path string) error
 }
 
 // Log is the events of one sandbox, in memory and in its file.
@@ -123,9 +124,11 @@ func (j *Log) rewrite() error {
 	}
 	tmp := j.path + ".tmp"
 	if err := j.files.Write("events:write", tmp, buf.Bytes()); err != nil {
+		_ = j.files.Remove("events:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("write events of %s: %w", j.id, err)
 	}
 	if err := j.files.Rename("events:rename", tmp, j.path); err != nil {
+		_ = j.files.Remove("events:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("put events of %s in place: %w", j.id, err)
 	}
 	j.lines, j.stale = len(j.events), false

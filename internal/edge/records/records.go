@@ -129,9 +129,11 @@ func (s *Store) Save(r *Record) error {
 	}
 	tmp := s.path(r.ID) + ".tmp"
 	if err := s.files.Write("record:write", tmp, raw); err != nil {
+		_ = s.files.Remove("record:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("write record of %s: %w", r.ID, err)
 	}
 	if err := s.files.Rename("record:rename", tmp, s.path(r.ID)); err != nil {
+		_ = s.files.Remove("record:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("put record of %s in place: %w", r.ID, err)
 	}
 	s.setTail(r.ID, len(raw))
@@ -285,9 +287,11 @@ func lastLine(file []byte) (*Record, error) {
 func (s *Store) SaveLog(id string, raw []byte) error {
 	tmp := s.logPath(id) + ".tmp"
 	if err := s.files.Write("log:write", tmp, raw); err != nil {
+		_ = s.files.Remove("log:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("write log of %s: %w", id, err)
 	}
 	if err := s.files.Rename("log:rename", tmp, s.logPath(id)); err != nil {
+		_ = s.files.Remove("log:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("put log of %s in place: %w", id, err)
 	}
 	return nil
