@@ -107,8 +107,11 @@ func (e *Edge) serveNode(ctx context.Context, s *aether.Stream, o aether.Open) e
 		Instance: e.cfg.Instance.ID, Home: e.cfg.Home, Backend: e.cfg.Backend.Name(), States: map[api.State]int{},
 		Total: share(e.room.Total()), Used: share(e.room.Used()), Limits: e.cfg.Limits,
 	}
-	for _, sb := range e.all() {
-		n.States[sb.view().State]++
+	// No sandbox is asked: this says that the edge is well, and one may be waiting for the disk.
+	for s, count := range e.met.counts {
+		if c := count.Load(); c > 0 {
+			n.States[s] = int(c)
+		}
 	}
 	return reply(ctx, s, n)
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/dsec-io/dsec/api"
@@ -9,14 +10,15 @@ import (
 
 // metrics are the edge's figures. No label ever holds an id.
 type metrics struct {
-	states     *prometheus.GaugeVec     // sandboxes by state
-	creates    *prometheus.CounterVec   // by result: "ok" or the error's code
-	adoptions  *prometheus.CounterVec   // by result: adopted, gone, failed
-	execs      *prometheus.CounterVec   // by kind (quick, kept) and result: "ok", "client_left" or the error's code
-	pauses     *prometheus.CounterVec   // by result: "ok" or the error's code
-	resumes    *prometheus.CounterVec   // as pauses
-	durations  *prometheus.HistogramVec // of create, pause, resume and stop
-	saveFaults prometheus.Counter       // records and events that couldn't be written
+	states     *prometheus.GaugeVec        // sandboxes by state
+	counts     map[api.State]*atomic.Int64 // the same, for who must not wait for a sandbox
+	creates    *prometheus.CounterVec      // by result: "ok" or the error's code
+	adoptions  *prometheus.CounterVec      // by result: adopted, gone, failed
+	execs      *prometheus.CounterVec      // by kind (quick, kept) and result: "ok", "client_left" or the error's code
+	pauses     *prometheus.CounterVec      // by result: "ok" or the error's code
+	resumes    *prometheus.CounterVec      // as pauses
+	durations  *prometheus.HistogramVec    // of create, pause, resume and stop
+	saveFaults prometheus.Counter          // records and events that couldn't be written
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -37,8 +39,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			return nil, err
 		}
 	}
+	m.counts = map[api.State]*atomic.Int64{}
 	for _, s := range api.States() {
 		m.states.WithLabelValues(string(s))
+		m.counts[s] = new(atomic.Int64)
 	}
 	return m, nil
 }
@@ -46,9 +50,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 func (m *metrics) state(from, to api.State) {
 	if from != "" {
 		m.states.WithLabelValues(string(from)).Dec()
+		m.counts[from].Add(-1)
 	}
 	if to != "" {
 		m.states.WithLabelValues(string(to)).Inc()
+		m.counts[to].Add(1)
 	}
 }
 
