@@ -27,7 +27,7 @@ import (
 func (b *Backend) Start(ctx context.Context, p edge.BoxParams) (edge.Box, error) {
 	x, err := b.start(ctx, p)
 	if err != nil {
-		return nil, err
+		return nil, refusal(err)
 	}
 	return x, nil
 }
