@@ -92,6 +92,27 @@ func TestWrongScheme(t *testing.T) {
 	}
 }
 
+// TestAnswerCutOff: what a broken connection leaves of an answer proves nothing, and is asked for again under a key.
+func TestAnswerCutOff(t *testing.T) {
+	s := newServer(t)
+	asked := 0
+	s.mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked > 1 {
+			w.WriteHeader(http.StatusCreated)
+			s.write(w, api.Sandbox{ID: "s1"})
+			return
+		}
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusInsufficientStorage)
+		_, _ = w.Write([]byte(`{"code":"disk_fu`))
+		panic(http.ErrAbortHandler)
+	})
+	sb, err := s.client().Create(testContext(t), api.Spec{Image: "busybox"})
+	if err != nil || sb.ID() != "s1" || asked != 2 {
+		t.Errorf("Create() = %v, %v after %d requests", sb, err, asked)
+	}
+}
+
 func TestListPages(t *testing.T) {
 	s := newServer(t)
 	s.mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {

@@ -44,8 +44,8 @@ type Edge struct {
 	quit  <-chan struct{} // closed by Close
 	heard chan struct{}   // closed by Run when the socket is there
 
-	unsaved chan struct{} // has one when a record couldn't be saved
-	tasks sync.WaitGroup  // watchers, stops and the sweeper
+	unsaved chan struct{}  // has one when a record couldn't be saved
+	tasks   sync.WaitGroup // watchers, stops and the sweeper
 
 	// mu guards what follows.
 	mu      sync.Mutex

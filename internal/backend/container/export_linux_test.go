@@ -2,6 +2,9 @@ package container
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"testing"
 	"time"
 )
 
@@ -31,3 +34,22 @@ func (b *Backend) Held() map[string]int {
 
 // Hint wakes the filler.
 func (b *Backend) Hint() { b.hint() }
+
+// KnownToShards asks all shards for their sandboxes.
+func (b *Backend) KnownToShards(t testing.TB) []string {
+	t.Helper()
+	var names []string
+	for _, sh := range b.allShards() {
+		conn, err := sh.connection(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, err := knownBoxes(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, slices.Collect(maps.Keys(known))...)
+	}
+	slices.Sort(names)
+	return names
+}

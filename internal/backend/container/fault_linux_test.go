@@ -389,3 +389,37 @@ func TestFaultAtAdoption(t *testing.T) {
 		h.close(t, b)
 	}
 }
+
+// TestShardForgetsWhatEndedWithoutIt: a sandbox that ends while nobody is there to tell its shard is kept by neither shard
+// nor keeper.
+func TestShardForgetsWhatEndedWithoutIt(t *testing.T) {
+	h := newFaultyHost(t, "p", 0)
+	b := h.open(t)
+	b.Warm()
+	kept := mustStart(t, b, params("kept", "p")).State()
+	gone := mustStart(t, b, params("gone", "p")).State()
+	h.close(t, b)
+	b = h.open(t)
+	t.Cleanup(func() { h.close(t, b) })
+	box, err := b.Adopt(t.Context(), "kept", kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopAtEnd(t, box)
+	if err := b.Clean(t.Context(), "gone", gone); err != nil {
+		t.Fatal(err)
+	}
+	if known := b.KnownToShards(t); !slices.Equal(known, []string{"gone", "kept"}) {
+		t.Fatalf("the shard knows %v before anybody has told it", known)
+	}
+	b.Warm()
+	for end := time.Now().Add(settled); ; <-time.After(5 * time.Millisecond) {
+		known := b.KnownToShards(t)
+		if slices.Equal(known, []string{"kept"}) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the shard knows %v", known)
+		}
+	}
+}
