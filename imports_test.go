@@ -89,7 +89,7 @@ var onlyFor = []struct {
 	{
 		[]string{"golang.org/x/sys/unix", "syscall"},
 		[]string{
-			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/bench/meter", "internal/backend/container/...", "internal/edge", "internal/edge/instance", "internal/chronus/...",
+			"hack/...", "test/...", "cmd/...", "internal/doctor", "internal/bench", "internal/bench/meter", "internal/backend/container/...", "internal/edge", "internal/edge/instance", "internal/edge/disk", "internal/chronus/...",
 			"internal/keeper", "internal/aether/...", "internal/spawn", "internal/linux/...", "internal/flock", "internal/image/...",
 			"internal/need", "internal/leakcheck",
 		},

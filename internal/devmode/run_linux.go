@@ -19,6 +19,7 @@ import (
 	"github.com/dsec-io/dsec/internal/apiserver"
 	"github.com/dsec-io/dsec/internal/backend/container"
 	"github.com/dsec-io/dsec/internal/edge"
+	"github.com/dsec-io/dsec/internal/edge/admission"
 	"github.com/dsec-io/dsec/internal/iam"
 	"github.com/dsec-io/dsec/internal/iam/audit"
 	"github.com/dsec-io/dsec/internal/idrange"
@@ -205,6 +206,12 @@ func (in *instance) notice(sandbox string, n container.Notice, data map[string]a
 	if e := in.edge.Load(); e != nil {
 		e.Note(sandbox, string(n), data)
 	}
+}
+
+// spare tells whether the machine has memory for sandboxes that nobody has asked for yet.
+func (in *instance) spare() bool {
+	m, err := admission.ReadMemory()
+	return err == nil && in.cfg.Capacity.Spare(m)
 }
 
 func imageConfig(ctx context.Context, store *image.Store, name string) (edge.ImageConfig, error) {

@@ -66,7 +66,8 @@ type BoxParams struct {
 	Spec    api.Spec // effective and valid
 	Env     []string // "K=V": the image's and the spec's
 	// Persist stores the backend's state in the sandbox's record. Call it with what was reserved before anything exists
-	// in the kernel, and with the process's identity before Start returns.
+	// in the kernel, and with the process's identity before Start returns. A sandbox that was ready (see Stocker) needs none:
+	// it has no record until Start has returned, and what has no record is removed at the next start.
 	Persist func(state json.RawMessage) error
 }
 

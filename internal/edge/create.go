@@ -19,7 +19,7 @@ import (
 )
 
 // create makes a sandbox and returns when it answers, its start process running. An error, or the end of ctx before
-// that, leaves nothing behind.
+// that, leaves nothing behind. An id that isn't "" was picked before.
 func (e *Edge) create(ctx context.Context, project, id string, want api.Spec) (*sandbox, error) {
 	begun := time.Now()
 	sb, err := e.tryCreate(ctx, project, id, want)
@@ -36,7 +36,6 @@ func (e *Edge) tryCreate(ctx context.Context, project, id string, want api.Spec)
 	}
 	sb, err := e.admit(ctx, project, id, want)
 	if err != nil {
-		e.drop(id)
 		return nil, err
 	}
 	if err := e.build(ctx, sb); err != nil {
@@ -51,23 +50,33 @@ func (e *Edge) tryCreate(ctx context.Context, project, id string, want api.Spec)
 
 // admit refuses a sandbox, or reserves what it needs and makes it known.
 func (e *Edge) admit(ctx context.Context, project, id string, want api.Spec) (*sandbox, error) {
-	rec, err := e.plan(ctx, project, want)
-	if err != nil {
-		return nil, err
+	rec := e.plans.take(id)
+	if rec == nil {
+		var err error
+		if rec, err = e.plan(ctx, project, want); err != nil {
+			e.drop(id)
+			return nil, err
+		}
+		if id != "" && rec.ID != id { // it stands in another's records
+			e.drop(rec.ID)
+			rec.ID = id
+		}
 	}
-	rec.ID = id
 	if err := e.room.Reserve(rec.ID, admission.ClaimOf(rec.Spec.Resources)); err != nil {
+		e.drop(rec.ID)
 		return nil, err
 	}
 	sb, err := e.enter(rec)
 	if err != nil {
 		e.room.Release(rec.ID)
+		e.drop(rec.ID)
 		return nil, err
 	}
 	return sb, nil
 }
 
-// plan is everything that can be refused before anything is reserved.
+// plan is everything that can be refused before anything is reserved. Its id may be that of a sandbox which the backend
+// has ready: drop gives it back.
 func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*records.Record, error) {
 	// What is wrong with the spec itself is told even when the image is missing too.
 	if _, err := spec.Effective(want, ImageConfig{}); err != nil {
@@ -84,14 +93,17 @@ func (e *Edge) plan(ctx context.Context, project string, want api.Spec) (*record
 	if err := admission.Possible(want.Resources); err != nil {
 		return nil, err
 	}
-	return &records.Record{
+	rec := &records.Record{
 		Version: records.Version, Instance: e.cfg.Instance.ID, BootID: e.boot, Project: project,
 		Spec: want, ImageEnv: img.Env, ImageCommand: img.DefaultCommand(), State: api.StateCreating, Backend: e.cfg.Backend.Name(),
-	}, nil
+	}
+	rec.ID = e.idFor(rec, img.Digest)
+	return rec, nil
 }
 
 func (e *Edge) build(ctx context.Context, sb *sandbox) error {
-	e.tell(sb, "created", "", map[string]any{"image": sb.rec.Spec.Image})
+	// It reaches the disk with the next one: until then the sandbox is half-made, and goes with this process.
+	sb.events.Begin("created", map[string]any{"image": sb.rec.Spec.Image})
 	box, err := e.cfg.Backend.Start(ctx, BoxParams{
 		ID: sb.id, Project: sb.project, Spec: sb.rec.Spec, Env: sb.env.Strings(),
 		Persist: func(state json.RawMessage) error { return e.persist(sb, state) },

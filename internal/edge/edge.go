@@ -38,6 +38,7 @@ type Edge struct {
 	room  *admission.Room
 	boot  string
 	keyed *idem.Server
+	plans plans
 
 	life  context.Context //nolint:containedctx // what the edge itself waits for has no request's context; over when quit is closed
 	die   context.CancelCauseFunc

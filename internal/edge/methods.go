@@ -19,7 +19,7 @@ func (e *Edge) serveCreate(ctx context.Context, s *aether.Stream, o aether.Open)
 	if err != nil {
 		return err
 	}
-	sb, err := e.create(ctx, o.Project, e.pick(ctx, o.Project, want), want)
+	sb, err := e.create(ctx, o.Project, "", want)
 	if err != nil {
 		return err
 	}

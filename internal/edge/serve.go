@@ -41,7 +41,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		return fmt.Errorf("edge socket: %w", err)
 	}
 	close(e.heard)
-	defer ln.Close()
+	defer func() { _ = ln.Close() }() // nothing is left to be told
 	handlers := e.handlers()
 	var conns sync.WaitGroup
 	defer conns.Wait()
@@ -49,7 +49,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		c, err := ln.Accept(ctx, unixfd.Options{})
 		if ctx.Err() != nil {
 			if err == nil {
-				c.Close()
+				_ = c.Close()
 			}
 			return nil
 		}

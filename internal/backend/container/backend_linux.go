@@ -47,6 +47,8 @@ type Config struct {
 	PoolSize int
 	// NewID names sandboxes that are made ahead, half as many as PoolSize; nil: none are.
 	NewID func() string
+	// Spare tells whether the machine has memory to spare for sandboxes made ahead; nil: it has.
+	Spare func() bool
 	// Notify is told when something has happened to a sandbox, and data of it; it must not block. May be nil.
 	Notify func(sandbox string, n Notice, data map[string]any)
 	// OrphanLimit is how long sandboxes go on when nothing is connected to their shards; 0: the shards' default, 1 h.

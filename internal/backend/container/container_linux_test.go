@@ -44,6 +44,7 @@ type host struct {
 	instance, data, run string
 	pool                int
 	newID               func() string // names what is made ahead; nil: nothing is
+	spare               func() bool   // whether there is memory for it; nil: there is
 	notify              func(string, container.Notice, map[string]any)
 
 	mu  sync.Mutex // guards log
@@ -97,7 +98,7 @@ func (h *host) open(t testing.TB) *container.Backend {
 	h.ids = ids
 	logger := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), h), nil))
 	b, err := container.New(t.Context(), container.Config{
-		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool, NewID: h.newID,
+		InstanceID: h.instance, DataDir: h.data, RunDir: h.run, IDs: ids, Cgroups: groups, Logger: logger, PoolSize: h.pool, NewID: h.newID, Spare: h.spare,
 		Images: image.NewStore(logger, h.images), Aether: program, Notify: h.notify, Faults: h.faults,
 	})
 	if err != nil {

@@ -117,7 +117,8 @@ func (b *Backend) PutBack(id string) {
 	}
 }
 
-// hand makes a sandbox that was made ahead the caller's.
+// hand makes a sandbox that was made ahead the caller's. Nothing is persisted: as long as it has no record it is removed
+// at the next start, and the edge makes one before anybody is told of it.
 func (b *Backend) hand(ctx context.Context, x *box, p *edge.BoxParams) error {
 	err := b.cfg.Faults.At("ready:hand")
 	if ends := endOf(p.Spec.TTL); err == nil && ends != 0 {
@@ -125,9 +126,6 @@ func (b *Backend) hand(ctx context.Context, x *box, p *edge.BoxParams) error {
 		x.st.Ends = ends
 		x.mu.Unlock()
 		err = x.announce(ctx) // again, with what is new
-	}
-	if err == nil {
-		err = p.Persist(x.State())
 	}
 	if err == nil && x.isDead() {
 		err = errors.New("init has died")
@@ -160,7 +158,7 @@ func (b *Backend) stock(ctx context.Context, sh *shard) {
 	b.dropStale(ctx, sh)
 	for ctx.Err() == nil {
 		kind, ok := sh.wantsReady()
-		if !ok {
+		if !ok || b.cfg.Spare != nil && !b.cfg.Spare() {
 			return
 		}
 		if err := b.makeReady(ctx, sh, kind); err != nil {

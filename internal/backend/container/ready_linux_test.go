@@ -126,6 +126,36 @@ func TestReadySandboxesRest(t *testing.T) {
 	}
 }
 
+// TestNothingIsMadeAheadOfLittleMemory: what nobody has asked for takes none that is needed.
+func TestNothingIsMadeAheadOfLittleMemory(t *testing.T) {
+	h := newReadyHost(t)
+	var asked atomic.Int64
+	var spare atomic.Bool
+	h.spare = func() bool {
+		asked.Add(1)
+		return spare.Load()
+	}
+	b := h.open(t)
+	b.Warm()
+	t.Cleanup(func() { h.close(t, b) })
+	stopAtEnd(t, mustStart(t, b, params("first", "p")))
+	for end := time.Now().Add(time.Minute); asked.Load() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("it wasn't asked whether there is memory to spare")
+		}
+	}
+	stopAtEnd(t, mustStart(t, b, params("second", "p")))
+	if left, err := filepath.Glob("/sys/fs/cgroup/*/dsec-" + h.instance + "/*/ready*"); err != nil || len(left) > 0 {
+		t.Errorf("made ahead: %q, %v", left, err)
+	}
+	if id, ok := b.Take("p", params("", "p").Spec, digest(t, "busybox")); ok {
+		t.Errorf("%s was made ahead", id)
+	}
+	spare.Store(true)
+	stopAtEnd(t, mustStart(t, b, params("third", "p")))
+	b.PutBack(take(t, b, params("", "p")))
+}
+
 // TestUppersAreApart: ext4 would otherwise look through all folders that were removed of late for each new one.
 func TestUppersAreApart(t *testing.T) {
 	h := newReadyHost(t)

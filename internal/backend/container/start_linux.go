@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"strings"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
-	"github.com/dsec-io/dsec/internal/linux/mount"
 	"github.com/dsec-io/dsec/internal/linux/pidfd"
 	"github.com/dsec-io/dsec/internal/linux/proc"
 	"github.com/dsec-io/dsec/internal/spawn"
@@ -91,12 +89,19 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	if err := o.persist(st.Encode()); err != nil {
 		return nil, err
 	}
-	groups, err := b.newGroups(sh, &o) //nolint:contextcheck // only its undoing waits, bounded
+	up := b.upper(o.id)
+	u.push(func() { b.discard(up.dir) })
+	groups, root, err := b.ground(sh, &o, up, sl) //nolint:contextcheck // only its undoing waits, bounded
+	if groups != nil {
+		u.push(func() { b.settle(ctx, o.id, groups.Remove) })
+	}
+	if root >= 0 {
+		defer unix.Close(root)
+	}
 	if err != nil {
 		return nil, err
 	}
-	u.push(func() { b.settle(ctx, o.id, groups.Remove) })
-	fd, err := b.birth(ctx, &o, &u, birth{slot: sl, groups: groups, state: st})
+	fd, err := b.birth(ctx, &o, &u, birth{slot: sl, groups: groups, root: root, state: st})
 	if err != nil {
 		return nil, err
 	}
@@ -158,18 +163,12 @@ func (x *box) announce(ctx context.Context) error {
 type birth struct {
 	slot   *slot
 	groups *cgroup.Box
+	root   int           // stays the caller's
 	state  *record.State // gets the process
 }
 
-// birth makes the sandbox's root and its init, and returns init's pidfd, which is u's until u is released.
+// birth makes the sandbox's init, and returns init's pidfd, which is u's until u is released.
 func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int, err error) {
-	up := b.upper(o.id)
-	u.push(func() { b.discard(up.dir) })
-	root, err := b.takeRoot(up, o, in.slot)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(root)
 	if err := b.cfg.Faults.At("create:join"); err != nil {
 		return -1, err
 	}
@@ -183,7 +182,7 @@ func (b *Backend) birth(ctx context.Context, o *order, u *undo, in birth) (_ int
 	}
 	uid, gid := workdirOwner(o.kind.user)
 	pl := plan{
-		node: b.node, userns: in.slot.userns, root: root, join: join, hostname: in.state.Hostname,
+		node: b.node, userns: in.slot.userns, root: in.root, join: join, hostname: in.state.Hostname,
 		workdir: o.kind.workdir, uid: uid, gid: gid, cpus: int(in.state.CPUs),
 	}
 	pid, err := b.makeInit(&pl)
@@ -224,29 +223,6 @@ func (b *Backend) openInit(pid int) (int, error) {
 	return pidfd.Open(pid)
 }
 
-// takeRoot gives the sandbox the root of its slot, or makes one.
-func (b *Backend) takeRoot(up upper, o *order, sl *slot) (int, error) {
-	kind := o.kind.root
-	if sl.root == nil || sl.root.kind != kind || kind.digest == "" {
-		b.dropRoot(sl)
-		if err := b.newRoot(sl, o.image, up, kind); err != nil {
-			return -1, err
-		}
-	}
-	r := sl.root
-	// The overlay holds on to its folders, whatever their names are.
-	if r.upper != up {
-		if err := b.cfg.Faults.At("create:name"); err != nil {
-			return -1, fmt.Errorf("name upper: %w", err)
-		}
-		if err := os.Rename(r.upper.dir, up.dir); err != nil {
-			return -1, fmt.Errorf("name upper: %w", err)
-		}
-	}
-	sl.root = nil
-	return r.fd, nil
-}
-
 // endChild ends a child of ours that nobody else has seen. The removal of its group would kill it, and leave it unreaped.
 func endChild(pid int) {
 	if unix.Kill(pid, unix.SIGKILL) == nil {
@@ -261,21 +237,6 @@ func endInit(ctx context.Context, fd int) {
 	if pidfd.Kill(fd) == nil && pidfd.Wait(ctx, fd) == nil {
 		pidfd.Reap(fd)
 	}
-}
-
-func (b *Backend) overlay(up upper, lower, userns int) (int, error) {
-	if err := b.cfg.Faults.At("create:overlay"); err != nil {
-		return -1, err
-	}
-	skeleton, err := mount.Clone(b.node.skeleton, "")
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(skeleton)
-	if err := mount.IDMap(skeleton, userns); err != nil {
-		return -1, err
-	}
-	return up.overlay(lower, skeleton)
 }
 
 // settle takes something back after the request's end, and tells when it can't.

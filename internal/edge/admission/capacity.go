@@ -48,6 +48,16 @@ func (k Capacity) On(m State) Capacity {
 	return k
 }
 
+// Spare tells whether the machine has memory for what may never be wanted: twice what stays available for sandboxes that
+// are, so that what is made ahead is never why one is refused.
+func (k Capacity) Spare(m State) bool { return m.AvailableMB >= 2*k.On(m).ReserveMB }
+
+// ReadMemory is [Read] of the memory alone.
+func ReadMemory() (s State, err error) {
+	err = s.readMemory(procFolder)
+	return s, err
+}
+
 func (k Capacity) total() Claim {
 	return Claim{Sandboxes: int64(k.Sandboxes), MemoryMB: k.MemoryMB, MilliCPU: int64(k.CPURatio * float64(runtime.NumCPU()) * 1000), PIDs: k.PIDs}
 }

@@ -21,7 +21,12 @@ func (f Files) Write(label, path string, data []byte) error {
 	part, end, fault := f.Faults.Write(label, data)
 	err := fault
 	if err == nil || len(part) > 0 {
-		err = errors.Join(err, os.WriteFile(path, part, mode))
+		file, oerr := open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+		if oerr == nil {
+			_, oerr = file.Write(part)
+			oerr = errors.Join(oerr, file.Close())
+		}
+		err = errors.Join(err, oerr)
 	}
 	end()
 	return err
@@ -29,7 +34,7 @@ func (f Files) Write(label, path string, data []byte) error {
 
 // Append adds data to the end of a file, which it makes if there is none.
 func (f Files) Append(label, path string, data []byte) (err error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, mode)
+	file, err := open(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type Log struct {
 	events  []api.Event // the newest Kept
 	next    int64       // seq of the next event
 	lines   int         // in the file
+	first   []byte      // lines that wait for the next one, see Begin
 	stale   bool        // the file lacks an event that couldn't be written
 	changed chan struct{}
 }
@@ -88,6 +89,22 @@ func (j *Log) overLocked() bool {
 	return last.Ended()
 }
 
+// Begin adds the first event of a log, whose file is made with the second: what a sandbox's making is told by is of no use
+// to anybody without its outcome.
+func (j *Log) Begin(kind string, data map[string]any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ev := api.Event{Seq: j.next, Time: time.Now().UTC(), Sandbox: j.id, Type: kind, Data: data}
+	line, err := json.Marshal(ev)
+	if err != nil {
+		return // strings and numbers: can't be
+	}
+	j.push(ev)
+	j.first = append(line, '\n')
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
 // Add appends an event; after the sandbox's end there are no more, and it does nothing. A file that can't be written loses events over a restart, never the running edge's.
 func (j *Log) Add(kind, message string, data map[string]any) error {
 	j.mu.Lock()
@@ -106,7 +123,9 @@ func (j *Log) Add(kind, message string, data map[string]any) error {
 	if j.stale || j.lines > 2*Kept {
 		return j.rewrite()
 	}
-	if err := j.files.Append("events:append", j.path, append(line, '\n')); err != nil {
+	line = append(append(j.first, line...), '\n')
+	j.first = nil
+	if err := j.files.Append("events:append", j.path, line); err != nil {
 		j.stale = true
 		return fmt.Errorf("append event of %s: %w", j.id, err)
 	}
@@ -131,7 +150,7 @@ func (j *Log) rewrite() error {
 		_ = j.files.Remove("events:remove-tmp", tmp) // else the next start does
 		return fmt.Errorf("put events of %s in place: %w", j.id, err)
 	}
-	j.lines, j.stale = len(j.events), false
+	j.lines, j.stale, j.first = len(j.events), false, nil
 	return nil
 }
 
