@@ -69,6 +69,12 @@ func (s *Server) create(c *call, r *http.Request) error {
 	if http.NewResponseController(c.ResponseWriter).Flush() == nil {
 		told = st.Close() == nil
 	}
+	if told { // the server may be ending, and with it the connection that the word goes by
+		select {
+		case <-st.Done():
+		case <-ctx.Done():
+		}
+	}
 	return nil
 }
 

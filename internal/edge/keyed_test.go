@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/aether/unixfd"
 	"github.com/dsec-io/dsec/internal/edge/idem"
 	"github.com/google/go-cmp/cmp"
 )
@@ -63,6 +64,43 @@ func (n *node) askExec(key, id string, x aether.ExecStart, stdin []byte) (transc
 	}
 	tr := n.read(s)
 	return tr, tr.replayed
+}
+
+// TestToldAtTheEnd: a creator's word that he was told, said just before the edge ends, counts.
+func TestToldAtTheEnd(t *testing.T) {
+	n := startNode(t, nil)
+	for range 40 {
+		raw, err := unixfd.Dial(t.Context(), n.inst.Socket(SocketName), unixfd.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := aether.Client(raw, aether.Options{Name: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := conn.Open(t.Context(), as("p", "sandbox.create", "", []byte(plain)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := s.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sb api.Sandbox
+		if err := json.Unmarshal(f.Data, &sb); err != nil {
+			t.Fatal(err)
+		}
+		f.Release()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done() // its last frame is on its way
+		_ = conn.Close()
+		n.restart()
+		if got := n.get(sb.ID); got.State != api.StateRunning {
+			t.Fatalf("it is %s: %s", got.State, got.Reason)
+		}
+	}
 }
 
 func TestKeyMakesOneSandbox(t *testing.T) {

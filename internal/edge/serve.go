@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -33,18 +34,28 @@ var errGone = errors.New("the client has gone")
 // Listening is closed once [Edge.Run] takes connections: before that the edge can't be reached.
 func (e *Edge) Listening() <-chan struct{} { return e.heard }
 
-// Run serves the edge's socket until ctx ends. Streams that are open then are cut off.
+// lastWords is how long connections have to end by themselves when the edge is told to. Those whose peers have gone take
+// no time, but what these said last may not have been read yet: that a sandbox's creator has been told of it, say.
+const lastWords = time.Second
+
+// Run serves the edge's socket until ctx ends. Streams that are open a moment later are cut off.
 func (e *Edge) Run(ctx context.Context) error {
 	// The folder is locked, so a socket that exists is a dead edge's.
-	ln, err := unixfd.Listen(e.cfg.Instance.Socket(SocketName), socketMode)
+	path := e.cfg.Instance.Socket(SocketName)
+	ln, err := unixfd.Listen(path, socketMode)
 	if err != nil {
 		return fmt.Errorf("edge socket: %w", err)
 	}
 	close(e.heard)
-	defer func() { _ = ln.Close() }() // nothing is left to be told
+	defer func() { _ = errors.Join(ln.Close(), os.Remove(path)) }() // nobody is left to be told
 	handlers := e.handlers()
 	var conns sync.WaitGroup
-	defer conns.Wait()
+	open, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer func() {
+		defer time.AfterFunc(lastWords, func() { cut(context.Cause(ctx)) }).Stop()
+		conns.Wait()
+		cut(nil)
+	}()
 	for {
 		c, err := ln.Accept(ctx, unixfd.Options{})
 		if ctx.Err() != nil {
@@ -62,7 +73,7 @@ func (e *Edge) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		conns.Go(func() { e.serveConn(ctx, c, handlers) })
+		conns.Go(func() { e.serveConn(open, c, handlers) })
 	}
 }
 

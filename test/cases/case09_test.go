@@ -54,7 +54,7 @@ func TestCase09SessionUnusableAfterOneStuckCommand(t *testing.T) {
 		fastest := time.Hour
 		for try := 0; try < 5 && fastest > tc.answers; try++ { // the machine may be busy, so the best time counts
 			ready := fmt.Sprintf("/ready%d-%d", i, try)
-			fastest = min(fastest, unstick(t, sb, one, two, ready, strings.Replace(tc.stuck, "STUCK", "touch "+ready, 1)))
+			fastest = min(fastest, unstick(t, sb, [2]string{one, two}, ready, tc.stuck))
 		}
 		if fastest > tc.answers {
 			t.Errorf("%s: the session answers after %v", tc.name, fastest)
@@ -67,10 +67,12 @@ func TestCase09SessionUnusableAfterOneStuckCommand(t *testing.T) {
 	}
 }
 
-// unstick runs a command in session one that makes the file ready and then is stuck, interrupts it, and returns how long
-// it took until the session answered again.
-func unstick(t *testing.T, sb *libdsec.Sandbox, one, two, ready, stuck string) time.Duration {
+// unstick runs a command in the first session that makes the file ready and then is stuck, interrupts it, and returns how
+// long it took until the session answered again.
+func unstick(t *testing.T, sb *libdsec.Sandbox, sessions [2]string, ready, stuck string) time.Duration {
 	t.Helper()
+	one, two := sessions[0], sessions[1]
+	stuck = strings.Replace(stuck, "STUCK", "touch "+ready, 1)
 	ended := make(chan api.ExitStatus, 1) // one status
 	go func() {
 		r, err := sb.Exec(t.Context(), libdsec.Cmd{Session: one, Shell: stuck})

@@ -177,7 +177,7 @@ func TestShownCPUsCanBeChanged(t *testing.T) {
 func TestMountsTellNothingOfTheHost(t *testing.T) {
 	m := make1(t, "k"+strconv.Itoa(os.Getpid())+"t2", plan{hostname: "sandbox", cpus: 1})
 	info := m.inside(t, "cat /proc/self/mountinfo")
-	for _, secret := range []string{m.upper, filepath.Base(filepath.Dir(m.upper)), "/var/lib", "busybox"} {
+	for _, secret := range []string{m.upper, "/" + filepath.Base(filepath.Dir(m.upper)), "/var/lib", "busybox"} { // a bare number may be a mount's
 		if strings.Contains(info, secret) {
 			t.Errorf("mountinfo has %q:\n%s", secret, info)
 		}
