@@ -50,7 +50,7 @@ func (i *Images) Import(ctx context.Context, name string, r io.Reader, o ImportO
 	}
 	i.client.sign(req)
 	req.Header.Set("Content-Type", "application/x-tar")
-	done, err := i.follow(req, o.Progress)
+	done, err := i.follow(ctx, req, o.Progress)
 	if err == nil && done.Image == nil {
 		err = errNoAnswer()
 	}
@@ -99,16 +99,15 @@ func (i *Images) ask(ctx context.Context, path string, body any, progress func(a
 	if err != nil {
 		return api.ImageEvent{}, err
 	}
-	return i.follow(req, progress)
+	return i.follow(ctx, req, progress)
 }
 
 // follow makes a request whose answer is lines of progress, and returns the last.
-func (i *Images) follow(req *http.Request, progress func(api.ImageEvent)) (api.ImageEvent, error) {
+func (i *Images) follow(ctx context.Context, req *http.Request, progress func(api.ImageEvent)) (api.ImageEvent, error) {
 	req.Header.Set("Accept", "application/x-ndjson")
-	broken := func(err error) error { return i.client.broken(req.Context(), req.Method, req.URL.Path, err) }
 	resp, err := i.client.http.Do(req)
 	if err != nil {
-		return api.ImageEvent{}, broken(err)
+		return api.ImageEvent{}, i.client.broken(ctx, req.Method, req.URL.Path, err)
 	}
 	defer resp.Body.Close() // only read from
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
@@ -119,7 +118,7 @@ func (i *Images) follow(req *http.Request, progress func(api.ImageEvent)) (api.I
 		return done, e
 	}
 	if err != nil {
-		return done, broken(err)
+		return done, i.client.broken(ctx, req.Method, req.URL.Path, err)
 	}
 	return done, nil
 }

@@ -115,7 +115,7 @@ func TestCredentials(t *testing.T) {
 	bin, configs := t.TempDir(), t.TempDir()
 	const helper = "#!/bin/sh\nread host\n[ \"$host\" = helped.example.com ] || { echo 'credentials not found in native keychain'; exit 1; }\n" +
 		"echo '{\"ServerURL\":\"x\",\"Username\":\"robot\",\"Secret\":\"from-the-helper\"}'\n"
-	if err := os.WriteFile(filepath.Join(bin, "docker-credential-test"), []byte(helper), 0o700); err != nil { //nolint:gosec // it's a program
+	if err := os.WriteFile(filepath.Join(bin, "docker-credential-test"), []byte(helper), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
