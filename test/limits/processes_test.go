@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -60,21 +61,9 @@ func TestCase104ForkBomb(t *testing.T) {
 func TestCase104ThousandsOfThreads(t *testing.T) {
 	t.Parallel()
 	n := testbed.Shared(t)
-	path := filepath.Join(t.TempDir(), "threads")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./threads")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const threads = 2000
 	sb := n.Create(t, small(512, threads+100))
-	if _, err := sb.Files().Write(t.Context(), "/threads", strings.NewReader(string(program)), libdsec.WriteOptions{Mode: new(uint32(0o755))}); err != nil {
-		t.Fatal(err)
-	}
+	giveThreads(t, sb)
 	script := "/threads " + strconv.Itoa(threads)
 	if got := testbed.Output(t, sb, script); got != "true" {
 		t.Errorf("%d threads: %q", threads, got)
@@ -90,6 +79,53 @@ func TestCase104ThousandsOfThreads(t *testing.T) {
 	}
 	if got := testbed.Output(t, sb, "/threads 500"); got != "true" {
 		t.Errorf("500 threads: %q", got)
+	}
+}
+
+// giveThreads puts the program threads into a sandbox.
+func giveThreads(t *testing.T, sb *libdsec.Sandbox) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "threads")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./threads")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sb.Files().WriteFile(t.Context(), "/threads", program, libdsec.WriteOptions{Mode: new(uint32(0o755))}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTerminalsAreShared: the kernel has so many terminals for the whole machine; one sandbox can't take them all.
+func TestTerminalsAreShared(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	greedy, neighbour := n.Create(t, small(64, 64)), n.Create(t, small(64, 64))
+	giveThreads(t, greedy)
+	on := libdsec.StartOptions{TTY: &api.Size{Rows: 24, Cols: 80}}
+	// The program ends, and its terminals with it, when nobody holds its input open.
+	p, err := greedy.Start(t.Context(), libdsec.Cmd{Shell: "/threads terminals 1000"}, on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(p.Stdout())
+	got := ""
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "got ") {
+		got += lines.Text() + "\n"
+	}
+	if lines.Text() != "got 255" { // and the one that it runs on
+		t.Errorf("of 1000 terminals it %s\n%s", lines.Text(), got)
+	}
+	q, err := neighbour.Start(t.Context(), libdsec.Cmd{Shell: "tty"}, on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(q.Stdout()); err != nil || strings.TrimSpace(string(out)) != "/dev/pts/0" {
+		t.Errorf("the neighbour's terminal is %q, %v", out, err)
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"github.com/dsec-io/dsec/internal/spawn"
 )
 
+// maxTerminals is how many terminals one sandbox may have: the kernel counts those of the whole machine.
+const maxTerminals = "256"
+
 // OpenTerminal makes a terminal that belongs to who on the devpts mount of a sandbox, and returns both ends.
 //
 // The master is opened through the mount's descriptor: no path of the tenant's is walked. The slave is had from the
@@ -66,7 +69,7 @@ func (l *Launcher) MountTerminals(b Box) (int, error) {
 		last.SaveTo(dup, 0)
 		opened = append(opened, dup)
 	}
-	for _, option := range [...][2]string{{"ptmxmode", "0666"}, {"mode", "0620"}} {
+	for _, option := range [...][2]string{{"ptmxmode", "0666"}, {"mode", "0620"}, {"max", maxTerminals}} {
 		use(h.Call(unix.SYS_FSCONFIG, 0, unix.FSCONFIG_SET_STRING, h.String(option[0]), h.String(option[1]), 0).As("fsconfig devpts"))
 	}
 	use(h.Call(unix.SYS_FSCONFIG, 0, unix.FSCONFIG_CMD_CREATE, 0, 0, 0).As("make devpts"))
