@@ -169,14 +169,21 @@ func (s *session) get(ctx context.Context, id string) ([]byte, string, error) {
 	return raw, resp.Header.Get("Docker-Content-Digest"), err
 }
 
-// current asks what the reference leads to now, without reading it; empty if the registry doesn't say.
+// current asks what the reference leads to now, without reading it where the registry says so.
 func (s *session) current(ctx context.Context) (string, error) {
 	resp, err := s.request(ctx, http.MethodHead, "/manifests/"+s.ref.ID(), acceptManifests(), http.StatusOK)
 	if err != nil {
 		return "", s.explain(err, s.ref.Repository+":"+s.ref.ID())
 	}
 	resp.Body.Close()
-	return resp.Header.Get("Docker-Content-Digest"), nil
+	if said := resp.Header.Get("Docker-Content-Digest"); said != "" {
+		return said, nil
+	}
+	raw, _, err := s.get(ctx, s.ref.ID())
+	if err != nil {
+		return "", s.explain(err, s.ref.Repository+":"+s.ref.ID())
+	}
+	return sum(raw), nil
 }
 
 func acceptManifests() http.Header {

@@ -124,6 +124,11 @@ func TestUpToDate(t *testing.T) {
 	if got := h.asked("/team/app/"); !ev.UpToDate || !slices.Equal(got, []string{"HEAD /v2/team/app/manifests/latest"}) {
 		t.Errorf("up to date: %v, by the requests %q", ev.UpToDate, got)
 	}
+	h.misbehave(func(_ http.ResponseWriter, r *http.Request) bool { return r.Method == http.MethodHead }) // says no digest
+	if ev, _ := n.mustPull(order(h, "")); !ev.UpToDate || len(h.asked("/blobs/")) > 0 {
+		t.Errorf("up to date: %v, by the requests %q", ev.UpToDate, h.asked(""))
+	}
+	h.misbehave(nil)
 	byDigest := order(h, ":latest@"+first.Digest)
 	byDigest.Name = "pinned"
 	n.mustPull(byDigest)
