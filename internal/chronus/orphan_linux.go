@@ -68,7 +68,26 @@ func (s *Shard) endOrphans(boxes []*box) {
 				s.endOrphan(b, end)
 			}
 		}
+		if _, ok := over(0); ok {
+			s.endUnknown()
+		}
 	})
+}
+
+// endUnknown kills what an edge has died over before it told of it. It has no record.
+func (s *Shard) endUnknown() {
+	names, err := s.dirs.Boxes()
+	if err != nil {
+		s.log.Error("groups aren't known", slog.Any("err", err))
+	}
+	for _, n := range names {
+		if _, err := s.box(n); err == nil {
+			continue
+		}
+		if err := s.dirs.KillBox(n); err != nil {
+			s.log.Error("group isn't emptied", slog.String("group", n), slog.Any("err", err))
+		}
+	}
 }
 
 // endOrphan kills everything in a box, frozen or not. Why is on record before.

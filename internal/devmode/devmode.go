@@ -47,6 +47,7 @@ type Config struct {
 	ImageStore string        // the machine-wide image store; default /var/lib/dsec/images
 	IDRanges   string        // the machine-wide id range file; default /run/dsec/idranges.json
 	PoolSize   int           // user namespaces kept ready per shard; 0: the default, negative: none
+	Orphans    time.Duration // how long sandboxes go on when no edge looks after them; 0: the default, 1 h
 	Capacity   edge.Capacity // what is promised to sandboxes in all; zero values: the edge's defaults
 	Ready      io.Writer     // gets the line `ready http://…`; nil: nowhere
 	Logger     *slog.Logger  // nil: nowhere

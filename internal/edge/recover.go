@@ -166,6 +166,9 @@ func (e *Edge) lost(sb *sandbox, state api.State, reason string) {
 	sb.mu.Lock()
 	sb.rec.Unclean = true
 	from := sb.rec.State
+	if state == api.StateStopped {
+		e.moveLocked(sb, api.StateStopping, reason)
+	}
 	e.moveLocked(sb, state, reason)
 	sb.mu.Unlock()
 	e.tell(sb, string(state), reason, map[string]any{"was": string(from)})

@@ -48,6 +48,8 @@ type Options struct {
 	Pool int      // user namespaces kept ready per shard; 0: the default, negative: none
 	Env  []string // more environment for the node's process, "K=V"
 
+	Orphans time.Duration // how long sandboxes go on without the node; 0: the default
+
 	Hooks  bool // aethers have the methods by which tests disturb them
 	Faults bool // steps of the edge can be made to fail; see [Node.Fault]
 	DiskMB int  // the data folder is a disk of its own, of so many MiB; 0: it isn't
@@ -58,6 +60,8 @@ type settings struct {
 	Dir  string
 	Keep bool
 	Pool int
+
+	Orphans time.Duration
 
 	Hooks, Faults bool
 
@@ -122,7 +126,7 @@ func serve(raw string) int {
 	}
 	err = devmode.Run(ctx, devmode.Config{
 		TestClock: shift, TestFaults: faults,
-		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks,
+		DataDir: s.Dir, Listen: "127.0.0.1:0", Keep: s.Keep, PoolSize: s.Pool, Ready: os.Stdout, TestHooks: s.Hooks, Orphans: s.Orphans,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
@@ -218,7 +222,7 @@ func start(dir string, o Options) (*Node, error) {
 
 // run starts the node's process and waits until it is ready.
 func (n *Node) run() error {
-	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Hooks: n.opts.Hooks, Faults: n.opts.Faults, Arm: n.arm})
+	raw, err := json.Marshal(settings{Dir: n.Dir, Keep: n.opts.Keep, Pool: n.opts.Pool, Orphans: n.opts.Orphans, Hooks: n.opts.Hooks, Faults: n.opts.Faults, Arm: n.arm})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type devFlags struct {
 	images     string
 	idRanges   string
 	pool       int
+	orphans    time.Duration
 	profiles   string
 	logLevel   string
 	logFormat  string
@@ -68,6 +69,7 @@ func (a app) command() *cobra.Command {
 	fs.StringVar(&f.idRanges, "id-ranges", "", "machine-wide `FILE` of id ranges (default /run/dsec/idranges.json)")
 	fs.StringVar(&f.profiles, "pprof", "", "serve profiles of this process on a Unix `SOCKET` (curl --unix-socket SOCKET http://dsec/debug/pprof/)")
 	fs.IntVar(&f.pool, "pool", devmode.DefaultPool, "`NUMBER` of user namespaces and roots kept ready per shard, and half as many whole sandboxes of the kind asked for last; 0: none")
+	fs.DurationVar(&f.orphans, "orphan-limit", time.Hour, "how long sandboxes go on when nobody looks after them: after this server's death, or its end with --keep")
 	addCapacityFlags(fs, &f.capacity)
 	addLogFlags(cmd, &f.logLevel, &f.logFormat)
 	cli.TakesFolder(cmd, "data", "images")

@@ -18,6 +18,9 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 	if os.Geteuid() != 0 {
 		return api.FieldError(api.CodeInvalid, "", "sudo dsec dev; `dsec doctor` tells what else it needs", "dsec dev makes sandboxes, and that needs root")
 	}
+	if f.orphans <= 0 {
+		return api.FieldError(api.CodeInvalid, "--orphan-limit", "an hour is 1h", "sandboxes can't go on for %v", f.orphans)
+	}
 	if f.profiles != "" {
 		stop, profilesErr := devmode.ServeProfiles(ctx, f.profiles)
 		if profilesErr != nil {
@@ -28,7 +31,7 @@ func (a app) serveDev(ctx context.Context, f *devFlags, logger *slog.Logger) (er
 	store := libdsec.UserContexts(a.Getenv)
 	err = devmode.Run(ctx, devmode.Config{
 		DataDir: f.data, Listen: f.listen, Keep: f.keep, Hosts: f.hosts, Registries: f.registries, ImageStore: f.images, IDRanges: f.idRanges,
-		PoolSize: poolSize(f.pool), Ready: a.readyTo(), Logger: logger, Capacity: f.capacity,
+		PoolSize: poolSize(f.pool), Ready: a.readyTo(), Logger: logger, Capacity: f.capacity, Orphans: f.orphans,
 		OnReady: func(file devmode.ContextFile) {
 			if f.noContext || alive(ctx, store) {
 				return

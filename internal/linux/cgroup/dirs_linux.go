@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -142,6 +143,12 @@ func (d Dirs) Execs(box string) ([]string, error) {
 		return nil, err
 	}
 	return subgroups(d.V2, box)
+}
+
+// Boxes lists the shard's boxes, in no order.
+func (d Dirs) Boxes() ([]string, error) {
+	names, err := subgroups(d.V2, ".")
+	return slices.DeleteFunc(names, func(n string) bool { return checkName(n) != nil }), err
 }
 
 // Frozen tells if the box is frozen or about to be, so that nothing can be started in it.

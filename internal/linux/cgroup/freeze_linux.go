@@ -94,4 +94,3 @@ func (d Dirs) Thaw(ctx context.Context, box string) error {
 	defer cancel()
 	return waitEvent(ctx, d.V2, box, "frozen", 0)
 }
-
