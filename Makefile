@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup image-check build aether run tour test lint bench clean golangci
+.PHONY: help setup image-check build aether run tour test chaos lint bench clean golangci
 
 # A build says nothing about the folder and the checkout it was made in.
 export GOFLAGS := -buildvcs=false
@@ -37,6 +37,9 @@ tour: setup build ## the two-minute tour of the README, on a node of its own
 
 test: setup build ## the whole suite, as root; says what was skipped and what was left behind
 	@go run ./hack/suite -allowed-skips .ci/allowed-skips -summary bin/test-summary $(PKGS)
+
+chaos: build ## ten minutes of kills, full disks and failing steps under load (as root), then every sandbox accounted for
+	@DSEC_CHAOS=$${DSEC_CHAOS:-10m} DSEC_CHAOS_CYCLES=$${DSEC_CHAOS_CYCLES:-5000} nice go test -count=1 -timeout 60m -v -run 'TestChaos$$' ./test/chaos
 
 lint: golangci ## formatting, linters, modernizers, modules, generated code, cross builds
 	@LINTER=$(LINTER) hack/lint

@@ -171,6 +171,7 @@ func (e *Edge) leave(sb *sandbox) error {
 		sb.mu.Unlock()
 		return nil
 	}
+	sb.events.Seal()
 	err := e.store.Forget(sb.id)
 	if err == nil {
 		sb.gone = true

@@ -11,6 +11,8 @@ import (
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
+	"github.com/dsec-io/dsec/internal/edge/disk"
+	"github.com/dsec-io/dsec/internal/edge/events"
 	"github.com/dsec-io/dsec/internal/fault"
 )
 
@@ -82,5 +84,27 @@ func TestErrorsOfTheMachineAreTyped(t *testing.T) {
 		if !api.IsCode(got, want) || !strings.Contains(got.Error(), "make it") {
 			t.Errorf("%v: %v, want %s", err, got, want)
 		}
+	}
+}
+
+// TestLateEventMakesNoFile: what is told while a sandbox is being forgotten leaves no file that has only that.
+func TestLateEventMakesNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	log := events.New("s1", path, disk.Files{})
+	if err := log.Add("running", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	log.Seal()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Add("stopped", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is there again: %v", err)
+	}
+	if all, _ := log.Since(0); len(all) != 2 {
+		t.Errorf("events: %v", all)
 	}
 }

@@ -196,8 +196,10 @@ func sameAgain(t testing.TB, n *testbed.Node, before tally, what string, but ...
 		}
 		var diff []string
 		for k := range merged(now, before) {
-			fewer := strings.HasPrefix(k, "descriptors") && now[k] < before[k] // what was kept open for the next one
-			if now[k] != before[k] && !fewer && !slices.Contains(but, k) {
+			if fine := before[k] + slack(k); strings.HasPrefix(k, "descriptors") && now[k] <= fine {
+				continue // fewer: what was kept open for the next one
+			}
+			if now[k] != before[k] && !slices.Contains(but, k) {
 				diff = append(diff, fmt.Sprintf("%s: %d, were %d", k, now[k], before[k]))
 			}
 		}
@@ -211,6 +213,14 @@ func sameAgain(t testing.TB, n *testbed.Node, before tally, what string, but ...
 		}
 		<-time.After(50 * time.Millisecond)
 	}
+}
+
+// slack is how many descriptors more are no leak: etcd and the logs of a node open a few when they first need them.
+func slack(what string) int {
+	if what == "descriptors of the node" {
+		return 4
+	}
+	return 0
 }
 
 func merged(a, b tally) tally {

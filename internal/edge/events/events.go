@@ -40,6 +40,7 @@ type Log struct {
 	lines   int         // in the file
 	first   []byte      // lines that wait for the next one, see Begin
 	stale   bool        // the file lacks an event that couldn't be written
+	sealed  bool        // the file is being removed
 	changed chan struct{}
 }
 
@@ -120,6 +121,9 @@ func (j *Log) Add(kind, message string, data map[string]any) error {
 	j.push(ev)
 	close(j.changed)
 	j.changed = make(chan struct{})
+	if j.sealed {
+		return nil
+	}
 	if j.stale || j.lines > 2*Kept {
 		return j.rewrite()
 	}
@@ -130,6 +134,13 @@ func (j *Log) Add(kind, message string, data map[string]any) error {
 		return fmt.Errorf("append event of %s: %w", j.id, err)
 	}
 	return nil
+}
+
+// Seal has nothing written any more: the file is about to be removed, and who comes late doesn't make it anew.
+func (j *Log) Seal() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.sealed = true
 }
 
 // rewrite replaces the file by what is kept. The caller holds j.mu, or has j for itself.
