@@ -26,7 +26,7 @@ var housePlan = [][]string{
 	{"cmd/dsec/cli"},  // what all commands have in common
 	{"cmd/dsec/show"}, // what terminals are shown
 	{"internal/doctor", "internal/devmode", "internal/bench", "internal/transfer"},
-	{"internal/bench/meter", "internal/bench/codec", "internal/bench/flame"},
+	{"internal/bench/meter", "internal/bench/codec", "internal/bench/content", "internal/bench/flame"},
 	{"internal/apiserver"}, // faces
 	{"internal/apiserver/ports", "internal/apiserver/imageface"},
 	{"internal/apiserver/docs", "internal/apiserver/encode", "internal/apiserver/lifetime", "internal/apiserver/edgelink", "internal/apiserver/refusal", "internal/apiserver/iamface", "internal/apiserver/guard", "internal/apiserver/metrics"},

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Options say what to measure and where.
@@ -21,7 +22,10 @@ type Options struct {
 	Concurrency []int  // empty: the benchmark's default
 	Peers       []string
 	Sandboxes   int    // of RL: step so many sandboxes, instead of what is in memory
+	MemoryMB    int64  // of Density: how much memory may be used; 0: the default
+	StreamBytes int64  // of Stream: how much at once; 0: 1 GiB
 	Originals   string // of RL: folder of the C originals to compare environments with; empty: none
+	Profile     bool   // draw flame graphs into Out
 	Out         string // folder for raw samples and plots; empty: none
 
 	Endpoint, Token string   // the server to measure; empty: one of its own
@@ -35,9 +39,12 @@ type Options struct {
 
 // The names of the benchmarks.
 const (
-	Create = "create"
-	Exec   = "exec"
-	RL     = "rl"
+	Create  = "create"
+	Exec    = "exec"
+	Density = "density"
+	Codec   = "codec"
+	Stream  = "stream"
+	RL      = "rl"
 )
 
 // maxErrors is how many failures are shown; all are counted.
@@ -49,8 +56,10 @@ type bench struct {
 	work     string // scratch folder
 	place    *place
 	document Document
-	errors   []string
 	raw      []rawSeries
+
+	mu     sync.Mutex // guards what follows, and document while there is a profile
+	errors []string
 }
 
 // rawSeries is a series with where it is from, for files.
@@ -59,16 +68,33 @@ type rawSeries struct {
 	series      *series
 }
 
+// check finds the benchmark, and tells whether it is all in this process.
+func (o *Options) check(name string) (run func(*bench, context.Context) error, inMemory bool, err error) {
+	runs := map[string]func(*bench, context.Context) error{
+		Create: (*bench).create, Exec: (*bench).exec, Density: (*bench).density, Codec: (*bench).codec, Stream: (*bench).stream, RL: (*bench).rl,
+	}
+	inMemory = name == Codec || name == RL && o.Sandboxes == 0 // no server, no image, no peer
+	switch {
+	case runs[name] == nil:
+		err = fmt.Errorf("no benchmark %q", name)
+	case o.Profile && o.Out == "":
+		err = errors.New("a profile is drawn into a folder, and there is none")
+	case os.Geteuid() != 0 && !inMemory:
+		err = errors.New("the peers and the images to compare with need root")
+	}
+	for _, p := range o.Peers {
+		if _, missing := exec.LookPath(p); err == nil && missing != nil {
+			err = fmt.Errorf("peer %s: %w", p, missing)
+		}
+	}
+	return runs[name], inMemory, err
+}
+
 // Run runs a benchmark. The document is there also when operations failed; an error means that there is none.
 func Run(ctx context.Context, name string, o Options) (_ *Document, err error) {
-	runs := map[string]func(*bench, context.Context) error{Create: (*bench).create, Exec: (*bench).exec, RL: (*bench).rl}
-	run := runs[name]
-	if run == nil {
-		return nil, fmt.Errorf("no benchmark %q", name)
-	}
-	inMemory := name == RL && o.Sandboxes == 0 // no server, no image, no peer
-	if os.Geteuid() != 0 && !inMemory {
-		return nil, errors.New("the peers and the images to compare with need root")
+	run, inMemory, err := o.check(name)
+	if err != nil {
+		return nil, err
 	}
 	b := &bench{Options: o}
 	b.Store = cmp.Or(b.Store, "/var/lib/dsec/images")
@@ -76,11 +102,6 @@ func Run(ctx context.Context, name string, o Options) (_ *Document, err error) {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.work)) }()
-	for _, p := range b.Peers {
-		if _, err := exec.LookPath(p); err != nil {
-			return nil, fmt.Errorf("peer %s: %w", p, err)
-		}
-	}
 	if !inMemory {
 		b.sayf("preparing")
 		if b.place, err = openPlace(ctx, b.work, filepath.Join(b.Store, sourceImage, "image.erofs")); err != nil {

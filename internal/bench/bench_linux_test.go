@@ -2,17 +2,43 @@ package bench_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/dsec-io/dsec/cmd/dsec/cli"
+	"github.com/dsec-io/dsec/cmd/dsec/devcmd"
 	"github.com/dsec-io/dsec/internal/bench"
 	"github.com/dsec-io/dsec/internal/need"
 	"github.com/dsec-io/dsec/test/testbed"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+// TestMain is also the program that a benchmark starts its own servers with.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "dev" {
+		os.Exit(dev(os.Args[2:]))
+	}
+	testbed.Main(m)
+}
+
+// dev is `dsec dev`.
+func dev(args []string) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	a := &cli.App{Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	a.Signals = cli.NewSignals(func(s os.Signal) { cancel(&cli.InterruptedError{Signal: s}) })
+	defer a.Signals.Close()
+	cmd := devcmd.Command(a)
+	cmd.SetArgs(args)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
 
 // TestExecOnARealNode runs the whole benchmark, quickly, and looks whether what it says can be.
 func TestExecOnARealNode(t *testing.T) {

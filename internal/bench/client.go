@@ -49,9 +49,28 @@ func (c *client) call(ctx context.Context, method, path string, body []byte, out
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(raw))
+		return refusedWith(method, path, resp.Status, raw)
+	}
+	if out == nil {
+		return nil
 	}
 	return json.Unmarshal(raw, out)
+}
+
+// refusal is an answer that isn't a success.
+type refusal struct {
+	Code   api.Code `json:"code"`
+	Detail string   `json:"detail"`
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// refusedWith makes an error of an answer. What isn't a problem document has no code.
+func refusedWith(method, path, status string, raw []byte) error {
+	r := &refusal{text: fmt.Sprintf("%s %s: %s: %s", method, path, status, bytes.TrimSpace(raw))}
+	_ = json.Unmarshal(raw, r) // the text has all of it
+	return r
 }
 
 // createBody is the same limits as the peers get.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/dsec-io/dsec/api"
 )
@@ -22,7 +23,7 @@ func (b *bench) create(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, on.close()) }()
 	b.notef("pools off: a `dsec dev --no-context --pool 0` was started for this")
-	off, err := b.startServer(ctx, "nopool", 0)
+	off, err := b.startServer(ctx, "nopool", "--pool", "0")
 	if err != nil {
 		return err
 	}
@@ -35,13 +36,15 @@ func (b *bench) create(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for name, s := range map[string]*server{pooled: on, unpooled: off} {
-		c, err := lifeOf(name, s)
+	servers, ours := []*server{on, off}, []*contender{}
+	for i, s := range servers {
+		c, err := lifeOf([]string{pooled, unpooled}[i], s)
 		if err != nil {
 			return err
 		}
-		contenders = append([]*contender{c}, contenders...)
+		ours = append(ours, c)
 	}
+	contenders = append(ours[:2:2], contenders...)
 	b.notef("the first command is %s of the image (%s); limits of all: %d CPU, %d MiB, %d processes", on.first, what(on.first),
 		limitCPU, limitMemoryMB, limitPIDs)
 	b.notef("peers: same image mounted by EROFS, all namespaces with a user namespace, no seccomp filter, read-only root (ours is writable and filtered); " +
@@ -54,6 +57,11 @@ func (b *bench) create(ctx context.Context) (err error) {
 		tallies := p.run(ctx)
 		b.keep(level, tallies)
 		b.lifeResults(level, tallies)
+		for i, c := range ours {
+			if err := b.profile(ctx, fmt.Sprintf("%s-%s-c%d", Create, c.name, level), servers[i], c, level); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

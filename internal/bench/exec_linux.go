@@ -63,6 +63,9 @@ func (b *bench) exec(ctx context.Context) (err error) {
 			tallies := p.run(ctx)
 			b.keep(level, renamed(tallies, prog.name))
 			b.execResults(level, prog, tallies)
+			if err := b.profile(ctx, fmt.Sprintf("%s-%s-c%d", Exec, prog.name, level), s, ours, level); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +21,15 @@ import (
 type server struct {
 	client *client
 	first  string // the `true` that its image has
+	pid    int    // of one of our own
+	data   string // its data folder
 	down   []func() error
+}
+
+// instance is what the kernel's objects of a server of our own are called by.
+func (s *server) instance() (string, error) {
+	raw, err := os.ReadFile(filepath.Join(s.data, "instance"))
+	return strings.TrimSpace(string(raw)), err
 }
 
 func (s *server) close() error {
@@ -35,9 +42,13 @@ func (s *server) close() error {
 
 // current is the server of the current context, or one of our own like it when there is none.
 func (b *bench) current(ctx context.Context) (*server, error) {
+	if b.Profile {
+		b.notef("a server was started for this, dsec dev --no-context --pprof, because of the profile")
+		return b.startServer(ctx, "default")
+	}
 	if b.Endpoint == "" {
 		b.notef("no server of a current context answers: one was started for this, with its usual pools")
-		return b.startServer(ctx, "default", -1)
+		return b.startServer(ctx, "default")
 	}
 	s := &server{client: newClient(b.Endpoint, b.Token)}
 	s.down = append(s.down, func() error { s.client.close(); return nil })
@@ -65,9 +76,9 @@ const (
 	serverStop  = 60 * time.Second
 )
 
-// startServer starts a `dsec dev` that nobody else uses; pool < 0 is the default.
-func (b *bench) startServer(ctx context.Context, name string, pool int) (_ *server, err error) {
-	s := &server{}
+// startServer starts a `dsec dev` that nobody else uses, with further flags.
+func (b *bench) startServer(ctx context.Context, name string, flags ...string) (_ *server, err error) {
+	s := &server{pid: -1}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -82,9 +93,9 @@ func (b *bench) startServer(ctx context.Context, name string, pool int) (_ *serv
 		return nil, err
 	}
 	defer log.Close()
-	args := []string{"dev", "--data", data, "--listen", "127.0.0.1:0", "--no-context"}
-	if pool >= 0 {
-		args = append(args, "--pool", strconv.Itoa(pool))
+	args := append([]string{"dev", "--data", data, "--listen", "127.0.0.1:0", "--no-context"}, flags...)
+	if b.Profile {
+		args = append(args, "--pprof", profileSocket(data))
 	}
 	cmd := exec.Command(b.Self, args...) //nolint:noctx // it is ended in order, after what ctx ends
 	cmd.Env, cmd.Stderr = b.Env, log
@@ -95,6 +106,7 @@ func (b *bench) startServer(ctx context.Context, name string, pool int) (_ *serv
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	s.pid, s.data = cmd.Process.Pid, data
 	s.down = append(s.down, func() error { return stopServer(cmd) })
 	if err := waitReady(ctx, out); err != nil {
 		return nil, fmt.Errorf("start %s dev: %w: %s", b.Self, err, lastLine(log))

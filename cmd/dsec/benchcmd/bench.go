@@ -19,7 +19,9 @@ type benchFlags struct {
 	concurrency []int
 	peers       []string
 	sandboxes   int
+	memoryMB    int64
 	originals   string
+	profile     bool
 	out         string
 	images      string
 }
@@ -39,7 +41,54 @@ func (a app) command() *cobra.Command {
 	cmd.AddCommand(
 		a.oneBench("create", "Measure lives: create, first command, stop", "  dsec bench create --concurrency 1,8 --peers crun,runc,bwrap"),
 		a.oneBench("exec", "Measure commands in running sandboxes", "  dsec bench exec --n 5000 --concurrency 16"),
+		a.densityBench(),
+		a.plainBench("codec", "Measure the Aether protocol's codec, in this process", "  dsec bench codec --quick"),
+		a.plainBench("stream", "Measure 1 GiB of output, of upload and of download", "  dsec bench stream --n 10 --json"),
 		a.rlBench())
+	return cmd
+}
+
+// densityBench fills the machine's memory, so it has a server of its own and few choices.
+func (a app) densityBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "density",
+		Short: "Measure how many idle sandboxes fit, and what each takes",
+		Long: "Starts a server of its own and makes idle sandboxes until they use as much memory as told, then measures what each\n" +
+			"takes, has every one answer, and stops all. Says which limit stopped it: memory, --n, admission, or an error. It\n" +
+			"leaves 3 GiB of the machine available.",
+		Example: "  dsec bench density --n 1000\n  dsec bench density --memory 12g --json",
+		Args:    cli.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.bench(cmd.Context(), "density", &f)
+		},
+	}
+	f.common(cmd)
+	cmd.Flags().Var(&cli.Optional[int64]{Parse: cli.ParseMemory, Kind: "size", Then: func(mb int64) { f.memoryMB = mb }},
+		"memory", "how much memory the sandboxes may use (512m, 12g; default 12g)")
+	return cmd
+}
+
+// plainBench is a benchmark without peers and levels.
+func (a app) plainBench(name, short, example string) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:     name,
+		Short:   short,
+		Example: example,
+		Args:    cli.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.bench(cmd.Context(), name, &f)
+		},
+	}
+	f.common(cmd)
+	f.profiled(cmd)
 	return cmd
 }
 
@@ -91,8 +140,8 @@ func (a app) oneBench(name, short, example string) *cobra.Command {
 		Example: example,
 		Args:    cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.n < 0 || slices.ContainsFunc(f.concurrency, func(c int) bool { return c < 1 || c > 4096 }) {
-				return api.FieldError(api.CodeInvalid, "--concurrency", "numbers from 1 to 4096, and --n above 0", "nothing can be measured with that")
+			if err := f.check(); err != nil {
+				return err
 			}
 			known := []string{"crun", "runc", "bwrap"}
 			for _, p := range f.peers {
@@ -104,11 +153,28 @@ func (a app) oneBench(name, short, example string) *cobra.Command {
 		},
 	}
 	f.common(cmd)
+	f.profiled(cmd)
 	fs := cmd.Flags()
 	fs.IntSliceVar(&f.concurrency, "concurrency", nil, "how many operations at once, one run each (default: the benchmark's)")
 	fs.StringSliceVar(&f.peers, "peers", nil, "compare with crun, runc, bwrap")
 	cli.Complete(cmd, "peers", cobra.FixedCompletions([]string{"crun", "runc", "bwrap"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// profiled adds the flag of benchmarks that can be profiled.
+func (f *benchFlags) profiled(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.profile, "profile", false, "then draw flame graphs of client, server and shards into --out")
+}
+
+// check finds what can't be measured.
+func (f *benchFlags) check() error {
+	switch {
+	case f.n < 0 || slices.ContainsFunc(f.concurrency, func(c int) bool { return c < 1 || c > 4096 }):
+		return api.FieldError(api.CodeInvalid, "--concurrency", "numbers from 1 to 4096, and --n above 0", "nothing can be measured with that")
+	case f.profile && f.out == "":
+		return api.FieldError(api.CodeInvalid, "--out", "--profile --out DIR", "flame graphs need a folder")
+	}
+	return nil
 }
 
 // typed is the command line that prints the figures again.
@@ -119,6 +185,9 @@ func (f *benchFlags) typed(name string) string {
 	}
 	if f.sandboxes > 0 {
 		words = append(words, fmt.Sprintf("--sandboxes %d", f.sandboxes))
+	}
+	if f.memoryMB > 0 {
+		words = append(words, fmt.Sprintf("--memory %dm", f.memoryMB))
 	}
 	if f.originals != "" {
 		words = append(words, "--originals "+f.originals)

@@ -19,7 +19,8 @@ func (a app) bench(ctx context.Context, name string, f *benchFlags) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	o := bench.Options{
-		Command: f.typed(name), N: f.n, Quick: f.quick, Concurrency: f.concurrency, Peers: f.peers, Sandboxes: f.sandboxes, Originals: f.originals, Out: f.out,
+		Command: f.typed(name), N: f.n, Quick: f.quick, Concurrency: f.concurrency, Peers: f.peers, Sandboxes: f.sandboxes, MemoryMB: f.memoryMB,
+		Originals: f.originals, Out: f.out, Profile: f.profile,
 		Store: f.images, Self: self, Env: a.Env, Progress: a.Stderr,
 	}
 	if s, err := a.Settings(); err == nil && answers(ctx, s) {
