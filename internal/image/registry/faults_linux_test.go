@@ -120,7 +120,11 @@ func TestBlobFaults(t *testing.T) {
 		"broken":       {100, func(w http.ResponseWriter, _ *http.Request, _ []byte) { w.WriteHeader(502) }, "", api.CodeUnavailable, "502"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			h, n := newHub(t), newNode(t, registry.Config{Stall: 500 * time.Millisecond})
+			c := registry.Config{}
+			if name == "late once" {
+				c.Stall = 2 * time.Second
+			}
+			h, n := newHub(t), newNode(t, c)
 			oneLayer(h, 300_000)
 			var asked atomic.Int32
 			h.misbehave(func(w http.ResponseWriter, r *http.Request) bool {

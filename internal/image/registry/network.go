@@ -20,6 +20,7 @@ import (
 
 const (
 	dialTime  = 10 * time.Second
+	headTime  = 30 * time.Second // until an answer begins
 	maxHeader = 256 << 10
 	maxCA     = 256 << 10
 )
@@ -95,7 +96,7 @@ func (n *network) saw(at nearness) {
 }
 
 // newTransport makes the connections of one pull or push. No proxy is asked: what it would connect to couldn't be seen.
-func newTransport(ref reference.Reference, access api.RegistryAccess, stall time.Duration) (*http.Transport, error) {
+func newTransport(ref reference.Reference, access api.RegistryAccess) (*http.Transport, error) {
 	pool, err := roots(access.CA)
 	if err != nil {
 		return nil, err
@@ -105,8 +106,8 @@ func newTransport(ref reference.Reference, access api.RegistryAccess, stall time
 		DialContext:            n.dial,
 		TLSClientConfig:        &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTime,
-		ResponseHeaderTimeout:  stall,
-		IdleConnTimeout:        stall,
+		ResponseHeaderTimeout:  headTime,
+		IdleConnTimeout:        headTime,
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true, // digests are of what is sent
 		ForceAttemptHTTP2:      true,

@@ -43,7 +43,7 @@ func (m *Remote) connect(ctx context.Context, ref reference.Reference, access ap
 	if err != nil {
 		return nil, err
 	}
-	base, err := newTransport(ref, access, m.cfg.Stall)
+	base, err := newTransport(ref, access)
 	if err != nil {
 		return nil, err
 	}
