@@ -217,8 +217,8 @@ func TestTimeoutsStandStillWhilePaused(t *testing.T) {
 	if list := s.processes(); !list[0].Running || !list[1].Running || !list[2].Running {
 		t.Errorf("ended while paused: %+v", list)
 	}
+	stood := time.Since(paused) // at least
 	s.resume()
-	stood := time.Since(paused)
 	if err := <-interrupted; err != nil {
 		t.Errorf("interruption: %v", err)
 	}
@@ -226,8 +226,8 @@ func TestTimeoutsStandStillWhilePaused(t *testing.T) {
 	paused = time.Now()
 	s.killShard()
 	pass(limit / 2)
-	s.resume()
 	stood += time.Since(paused)
+	s.resume()
 	c := s.attach(aether.Attach{ID: "answered", Stdin: true})
 	if err := c.st.Write(t.Context(), aether.Stdin, []byte("x\n")); err != nil {
 		t.Fatal(err)

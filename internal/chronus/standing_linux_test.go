@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -138,4 +140,38 @@ func (s *sandbox) names(dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// Root of a sandbox with every capability, no filter, and not frozen itself, finds its own groups alone, and can't thaw or
+// freeze anything.
+func TestTenantCannotThaw(t *testing.T) {
+	n := newNode(t)
+	s, other := n.sandbox("mine", nil), n.sandbox("other", nil)
+	s.pause()
+	const script = `mkdir /cg /fr
+mount -t cgroup2 none /cg || exit 9
+mount -t cgroup -o freezer none /fr
+ls /cg /fr
+for v in 0 1; do
+	for f in /cg/cgroup.freeze /fr/freezer.state; do [ -e $f ] && (echo $v >$f) 2>/dev/null && echo could write $f; done
+done
+for f in cgroup.kill cgroup.procs cgroup.subtree_control; do (echo 1 >/cg/$f) 2>/dev/null && echo could write $f; done
+mkdir /cg/x 2>/dev/null && echo could make a group
+mkdir /fr/x 2>/dev/null && echo could make a group of the freezer
+chown 0 /cg/cgroup.freeze 2>/dev/null && echo could take it
+cat /cg/cgroup.freeze; exit 0`
+	out, err := exec.CommandContext(t.Context(), "nsenter", "-t", strconv.Itoa(s.initPID()), "-U", "-m", "-C", "-S", "0", "-G", "0", "sh", "-c", script).CombinedOutput()
+	if err != nil || !bytes.HasSuffix(out, []byte("\n1\n")) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if bytes.Contains(out, []byte("could")) || bytes.Contains(out, []byte("other")) || !bytes.Contains(out, []byte("cgroup.freeze")) {
+		t.Errorf("%s", out)
+	}
+	if frozen, err := s.box.Paused(); err != nil || !frozen {
+		t.Errorf("Paused() = %v, %v", frozen, err)
+	}
+	if frozen, err := other.box.Paused(); err != nil || frozen {
+		t.Errorf("the other's Paused() = %v, %v", frozen, err)
+	}
+	s.resume()
 }

@@ -44,13 +44,11 @@ func (d Dirs) Freeze(ctx context.Context, box string) error {
 	return err
 }
 
-// waitFrozen waits until every process of the box stands still. The box's own group holds processes and groups, and of such
-// a group the kernel says that it is frozen when its own processes are, whatever those in the groups below do; so each is
-// asked.
+// waitFrozen waits until every process of the box stands still. Of a group that holds processes and groups, as the box's
+// own does, the kernel says that it is frozen when its own processes are, whatever those in the groups below do, and also
+// when those below are, whatever its own do. So each command's group is asked, of which the kernel speaks the truth. The
+// box's own process is its init, which waits for ever anyway.
 func (d Dirs) waitFrozen(ctx context.Context, box string) error {
-	if err := waitEvent(ctx, d.V2, box, "frozen", 1); err != nil {
-		return err
-	}
 	names, err := d.Execs(box)
 	if err != nil {
 		return err
@@ -60,7 +58,7 @@ func (d Dirs) waitFrozen(ctx context.Context, box string) error {
 			return err
 		}
 	}
-	return nil
+	return waitEvent(ctx, d.V2, box, "frozen", 1)
 }
 
 // moving lists the groups of a box that is being frozen in which something moves.

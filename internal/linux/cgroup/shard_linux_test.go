@@ -184,10 +184,10 @@ func TestEachGiftIsNeeded(t *testing.T) {
 	})
 }
 
-// TestOwnMount runs the v2 side through a mount that is nowhere in the file system, as on a host that mounts v1 alone.
-func TestOwnMount(t *testing.T) {
-	instance := fmt.Sprintf("cgtest%downmount", os.Getpid())
-	driver(t, "ownmount") // for its clean-up
+// v1Driver is a driver as on a host that mounts v1 alone: its v2 side is a mount that is nowhere in the file system.
+func v1Driver(t *testing.T, name string) *Driver {
+	t.Helper()
+	driver(t, name) // for its clean-up
 	mounts, err := systemMounts()
 	if err != nil {
 		t.Fatal(err)
@@ -202,19 +202,24 @@ func TestOwnMount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := r.at.close(); err != nil {
 			t.Error(err)
 		}
-	}()
-	d, err := newDriver(&r, instance)
+	})
+	d, err := newDriver(&r, fmt.Sprintf("cgtest%d%s", os.Getpid(), name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	t.Cleanup(func() { d.Close() })
 	if !d.Layout().OwnMount {
 		t.Fatalf("layout %+v, want a mount of its own", d.Layout())
 	}
+	return d
+}
+
+func TestOwnMount(t *testing.T) {
+	d := v1Driver(t, "ownmount")
 	s := shard(t, d, "shard-0", shardUID)
 	b := box(t, s, "box", Limits{Memory: 256 * mib, PIDs: 64})
 	if got := runShard(t, s)["start in exec"]; got != "ok" {
