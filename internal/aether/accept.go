@@ -402,9 +402,8 @@ func (c *Conn) takeFDs(n int) ([]int, error) {
 // handler has returned; the end of ctx closes the connection. A stream whose handler has returned is closed and what
 // still arrives on it is dropped. ctx is handed to the handlers.
 func (c *Conn) Serve(ctx context.Context, handler func(context.Context, *Stream)) error {
-	start := func(s *Stream) {
-		c.handled.Go(func() { c.handle(ctx, s, handler) })
-	}
+	w := &crew{next: make(chan *Stream), over: c.done, serve: func(s *Stream) { c.handle(ctx, s, handler) }}
+	start := w.start
 	c.mu.Lock()
 	if c.serve != nil {
 		c.mu.Unlock()
@@ -422,7 +421,7 @@ func (c *Conn) Serve(ctx context.Context, handler func(context.Context, *Stream)
 	stop := context.AfterFunc(ctx, func() { c.fail(context.Cause(ctx), false) })
 	defer stop()
 	<-c.done
-	c.handled.Wait()
+	w.all.Wait()
 	return c.Err()
 }
 

@@ -27,7 +27,6 @@ type Conn struct {
 	wake    chan struct{}       // for the writer; one token is enough: it looks at everything
 	done    chan struct{}
 	wg      sync.WaitGroup // reader and writer
-	handled sync.WaitGroup // handlers
 
 	// mu guards everything below, and every stream's sending side.
 	mu       sync.Mutex

@@ -131,4 +131,5 @@ type AddBox struct {
 	Env      [][]byte
 	CPUs     int32 // CPUs that a command is allowed to run on; 0: all
 	Ends     int64 // when its longest time is over, in ns of the machine's clock since its start; 0: never
+	Fresh    bool  // nothing has been done in it yet
 }

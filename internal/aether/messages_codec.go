@@ -322,7 +322,8 @@ func (m *AddBox) AppendTo(b []byte) []byte {
 	b = appendString(b, 3, m.Hostname)
 	b = appendList(b, 4, m.Env)
 	b = appendVarint(b, 5, uint64(int64(m.CPUs)))
-	return appendVarint(b, 16, uint64(m.Ends))
+	b = appendVarint(b, 16, uint64(m.Ends))
+	return appendBool(b, 17, m.Fresh)
 }
 
 // Unmarshal decodes b into m; fields it doesn't know are skipped. Its byte slices refer to b.
@@ -343,6 +344,8 @@ func (m *AddBox) Unmarshal(b []byte) error {
 			m.CPUs = int32(d.int(32))
 		case 16:
 			m.Ends = d.int(64)
+		case 17:
+			m.Fresh = d.bool()
 		}
 	}
 	return d.done("AddBox")

@@ -49,7 +49,9 @@ func (c *call) result(e *api.ExitStatus, stdout, stderr []byte) error {
 	size := len(stdout) + len(stderr)
 	if size <= smallAnswer {
 		*buf = append(encode.AppendResult((*buf)[:0], e, stdout, stderr), '\n')
-		return c.raw(http.StatusOK, *buf)
+		err := c.raw(http.StatusOK, *buf)
+		_ = http.NewResponseController(c.ResponseWriter).Flush() // now: the client needn't wait for the log
+		return err
 	}
 	h := c.Header()
 	h.Set("Content-Type", "application/json")

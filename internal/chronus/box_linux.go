@@ -193,12 +193,26 @@ func (b *box) accountOf(who string) (*account.Account, error) {
 	if who == "" {
 		who = b.spec.User
 	}
-	return b.accounts.Find(who, func(f *account.Files) error {
-		fds, err := b.shard.launcher.OpenInside(b.Box, "/etc/passwd", "/etc/group")
-		if err != nil {
-			return err
-		}
-		f.Passwd, f.Group = launch.ReadRegular(fds[0], f.Passwd, accountsFile), launch.ReadRegular(fds[1], f.Group, accountsFile)
+	return b.accounts.Find(who, b.readAccounts)
+}
+
+func (b *box) readAccounts(f *account.Files) error {
+	fds, err := b.shard.launcher.OpenInside(b.Box, "/etc/passwd", "/etc/group")
+	if err != nil {
+		return err
+	}
+	f.Passwd, f.Group = launch.ReadRegular(fds[0], f.Passwd, accountsFile), launch.ReadRegular(fds[1], f.Group, accountsFile)
+	return nil
+}
+
+// readAhead reads the accounts of a new box before its first command.
+func (s *Shard) readAhead(st *aether.Stream) {
+	b, err := s.box(st.Open().Sandbox)
+	if err != nil {
+		return
+	}
+	_ = b.enter(st.Done(), func() error { // paused or ended already: not needed
+		b.accounts.Ahead(b.readAccounts)
 		return nil
 	})
 }

@@ -86,5 +86,6 @@ func (s *Shard) serveFile(ctx context.Context, st *aether.Stream) error {
 	if st.Open().Method == "port.dial" {
 		return s.ports.Serve(ctx, st, place{b})
 	}
+	b.accounts.Touch()
 	return s.files.Serve(ctx, st, place{b})
 }

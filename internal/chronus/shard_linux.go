@@ -172,6 +172,9 @@ func (s *Shard) handle(ctx context.Context, st *aether.Stream) {
 		if body, err = s.unary(ctx, &open, st.TakeFDs()); err == nil {
 			err = st.Reply(ctx, body)
 		}
+		if err == nil && open.Method == "add" {
+			s.readAhead(st) // whoever added it needn't wait
+		}
 	}
 	if err == nil {
 		return
@@ -231,6 +234,9 @@ func (s *Shard) addBox(body []byte, fds []int) error {
 	s.boxes[spec.Name] = b
 	s.mu.Unlock()
 	s.putBox(b)
+	if spec.Fresh {
+		b.accounts.Expect()
+	}
 	return nil
 }
 

@@ -37,6 +37,7 @@ type box struct {
 	st    record.State
 	pidfd int // -1: closed
 	gone  bool
+	fresh bool // it is being made: nothing has been done in it
 }
 
 // newBox takes over the pidfd of a living init, on success.
@@ -102,9 +103,9 @@ func (x *box) unregister() {
 // addTo tells the shard of the sandbox.
 func (x *box) addTo(ctx context.Context, conn *aether.Conn) error {
 	x.mu.Lock()
-	st, fd := x.st, x.pidfd
+	st, fd, fresh := x.st, x.pidfd, x.fresh
 	x.mu.Unlock()
-	m := aether.AddBox{Name: x.id, User: st.User, Hostname: st.Hostname, CPUs: st.CPUs, Ends: st.Ends}
+	m := aether.AddBox{Name: x.id, User: st.User, Hostname: st.Hostname, CPUs: st.CPUs, Ends: st.Ends, Fresh: fresh}
 	if fd < 0 {
 		return nil
 	}

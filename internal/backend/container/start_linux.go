@@ -112,6 +112,7 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	if err != nil {
 		return nil, err
 	}
+	x.fresh = true
 	u.push(func() { x.letGo() })
 	x.register()
 	u.push(x.unregister)
@@ -119,6 +120,9 @@ func (b *Backend) make(ctx context.Context, sh *shard, o order) (_ *box, err err
 	if err := x.announce(ctx); err != nil {
 		return nil, err
 	}
+	x.mu.Lock()
+	x.fresh = false
+	x.mu.Unlock()
 	kept = true
 	closeFD(sl.userns)
 	u.release()

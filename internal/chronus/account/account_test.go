@@ -87,3 +87,39 @@ func TestCompleteEnv(t *testing.T) {
 		t.Errorf("LookupEnv() = %q, %v", v, ok)
 	}
 }
+
+// What was read before the first command counts for that, unless files were touched meanwhile.
+func TestCacheReadsAhead(t *testing.T) {
+	var c Cache
+	reads := 0
+	read := func(f *Files) error {
+		reads++
+		*f = *files()
+		return nil
+	}
+	find := func(who string, want int) {
+		t.Helper()
+		if _, err := c.Find(who, read); err != nil || reads != want {
+			t.Errorf("Find(%q): %v, %d reads, want %d", who, err, reads, want)
+		}
+	}
+	c.Ahead(read) // nobody has said that the sandbox is new
+	if reads != 0 {
+		t.Errorf("%d reads", reads)
+	}
+	c.Expect()
+	c.Ahead(read)
+	c.Ahead(read)
+	find("agent", 1)
+	find("agent", 2)
+	c.Expect()
+	c.Ahead(read)
+	c.Touch()
+	find("agent", 4)
+	c.Expect()
+	find("agent", 5) // it was faster
+	c.Ahead(read)
+	if reads != 5 {
+		t.Errorf("read again after the first command")
+	}
+}

@@ -15,6 +15,39 @@ type Cache struct {
 	files Files
 	read  time.Time
 	root  *Account
+	ahead ahead
+}
+
+// ahead is how far the reading before the first command has come.
+type ahead int
+
+const (
+	aheadNot ahead = iota
+	aheadDue
+	aheadDone // nothing has been done in the sandbox since
+)
+
+// Expect says that nothing has been done in the sandbox yet, so that Ahead may read.
+func (c *Cache) Expect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = aheadDue
+}
+
+// Ahead reads for the first Find, if that hasn't come and nothing was touched.
+func (c *Cache) Ahead(read func(*Files) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ahead == aheadDue && read(&c.files) == nil {
+		c.ahead = aheadDone
+	}
+}
+
+// Touch says that files of the sandbox may change.
+func (c *Cache) Touch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = aheadNot
 }
 
 // Find is [Files.Lookup] in what read finds, which fills in what is in the files now and may use their memory.
@@ -25,8 +58,12 @@ func (c *Cache) Find(who string, read func(*Files) error) (*Account, error) {
 	if root && c.root != nil && time.Since(c.read) < rootFor {
 		return c.root, nil
 	}
-	if err := read(&c.files); err != nil {
-		return nil, err
+	known := c.ahead == aheadDone
+	c.ahead = aheadNot
+	if !known {
+		if err := read(&c.files); err != nil {
+			return nil, err
+		}
 	}
 	c.read, c.root = time.Now(), nil
 	acc, err := c.files.Lookup(who)

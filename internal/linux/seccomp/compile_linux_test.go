@@ -223,7 +223,67 @@ func compile(a arch, p *specs.LinuxSeccomp) ([]unix.SockFilter, error) {
 		{Code: ret, K: enosys},
 		{Code: loadWord, K: dataNumber},
 	}
-	return append(head, tree(runs)...), nil
+	return share(append(head, tree(runs)...)), nil
+}
+
+// share lets all that comes to the same return jump to the same one at the end: the kernel compiles the filter for every
+// command, and nearly half of a tree would be returns. A program that is too long for such jumps stays as it is.
+func share(prog []unix.SockFilter) []unix.SockFilter {
+	var returns []unix.SockFilter
+	target := func(i int) int { // behind prog the shared returns follow
+		if prog[i].Code != ret {
+			return i
+		}
+		n := slices.Index(returns, prog[i])
+		if n < 0 {
+			n = len(returns)
+			returns = append(returns, prog[i])
+		}
+		return len(prog) + n
+	}
+	type edges struct{ yes, no int }
+	to := make(map[int]edges)
+	for open := []int{0}; len(open) > 0; {
+		i := open[len(open)-1]
+		open = open[:len(open)-1]
+		if _, seen := to[i]; seen || i >= len(prog) {
+			continue
+		}
+		e := edges{yes: target(i + 1), no: target(i + 1)}
+		switch f := prog[i]; f.Code {
+		case jump:
+			return prog
+		case jumpEq, jumpGe:
+			e = edges{yes: target(i + 1 + int(f.Jt)), no: target(i + 1 + int(f.Jf))}
+		default:
+			if e.no != i+1 {
+				return prog // it doesn't jump, so its return has to stay behind it
+			}
+		}
+		to[i] = e
+		open = append(open, e.yes, e.no)
+	}
+	at, out := make(map[int]int), []unix.SockFilter(nil)
+	for i := range len(prog) + len(returns) {
+		if _, used := to[i]; used || i >= len(prog) {
+			at[i] = len(at)
+		}
+	}
+	for i, f := range prog {
+		e, used := to[i]
+		if !used {
+			continue
+		}
+		if f.Code == jumpEq || f.Code == jumpGe {
+			yes, no := at[e.yes]-at[i]-1, at[e.no]-at[i]-1
+			if max(yes, no) > 255 {
+				return prog
+			}
+			f.Jt, f.Jf = uint8(yes), uint8(no)
+		}
+		out = append(out, f)
+	}
+	return append(out, returns...)
 }
 
 // tree is a binary search. The accumulator holds the number until a leaf is reached.
