@@ -42,6 +42,7 @@ var housePlan = [][]string{
 	{"examples/..."}, // what users write, with nothing but the SDK
 	{"libdsec"},      // the public SDK
 	{"internal/backend/container"},
+	{"internal/backend/container/userns"},
 	{"internal/backend/container/knobs", "internal/backend/container/record", "internal/backend/container/trash"},
 	{"internal/edge"},
 	{"internal/edge/records"},

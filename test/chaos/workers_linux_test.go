@@ -120,11 +120,18 @@ func (w *worker) command(b *box, what string, cmd libdsec.Cmd, code int, want st
 	ctx, cancel := within()
 	defer cancel()
 	res, err := w.c.Sandbox(b.id).Exec(ctx, cmd)
-	return w.judge(b, what, res, err, code, want)
+	return w.judge(b, what, ending{res, err}, code, want)
+}
+
+// ending is what a client was told of a command.
+type ending struct {
+	res *libdsec.Result
+	err error
 }
 
 // judge compares how a command ended with how it had to.
-func (w *worker) judge(b *box, what string, res *libdsec.Result, err error, code int, want string) bool {
+func (w *worker) judge(b *box, what string, got ending, code int, want string) bool {
+	res, err := got.res, got.err
 	switch {
 	case err != nil:
 		w.m.allowed(b, what, err)
@@ -153,7 +160,7 @@ func (w *worker) line(b *box) {
 		w.m.count(w.m.refused, "line: the sandbox's disk was full")
 		return
 	}
-	if w.judge(b, "line", res, err, 0, "ok\n") {
+	if w.judge(b, "line", ending{res, err}, 0, "ok\n") {
 		b.line(word, answered)
 		w.m.note(b, "line %s", word)
 	}
@@ -187,7 +194,7 @@ func (w *worker) process(b *box) {
 	for i := 1; i <= n; i++ {
 		fmt.Fprintln(&want, i)
 	}
-	w.judge(b, "process", &libdsec.Result{ExitStatus: st, Stdout: []byte(got.String())}, err, 0, want.String())
+	w.judge(b, "process", ending{&libdsec.Result{ExitStatus: st, Stdout: []byte(got.String())}, err}, 0, want.String())
 }
 
 // nap pauses a sandbox and wakes it, by name or by work for it.

@@ -117,8 +117,11 @@ func (n *Node) Start(faults ...Fault) error {
 func (n *Node) Died(t testing.TB) {
 	t.Helper()
 	_ = n.Client.Close()
-	ended := make(chan error, 1) // one result
-	go func() { ended <- n.cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = n.cmd.Wait() // it says that the process was killed
+		close(ended)
+	}()
 	select {
 	case <-ended:
 	case <-time.After(startTime):

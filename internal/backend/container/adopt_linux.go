@@ -40,6 +40,15 @@ func (b *Backend) Adopt(ctx context.Context, id string, raw json.RawMessage) (ed
 	return nil, err
 }
 
+// takeRange takes an adopted sandbox's range of ids, until u is run.
+func (b *Backend) takeRange(id string, base uint32, u *undo) {
+	if err := b.cfg.IDs.Take(base); err != nil {
+		b.log.Warn("id range of an adopted sandbox", slog.String("sandbox", id), slog.Any("err", err))
+		return
+	}
+	u.push(func() { b.cfg.IDs.Release(base) })
+}
+
 func (b *Backend) adopt(ctx context.Context, id string, st *record.State, fd int) (*box, error) {
 	var u undo
 	defer u.run()
@@ -51,11 +60,7 @@ func (b *Backend) adopt(ctx context.Context, id string, st *record.State, fd int
 	if err := b.cfg.Faults.At("adopt:groups"); err != nil {
 		return nil, err
 	}
-	if err := b.cfg.IDs.Take(st.Base); err != nil {
-		b.log.Warn("id range of an adopted sandbox", slog.String("sandbox", id), slog.Any("err", err))
-	} else {
-		u.push(func() { b.cfg.IDs.Release(st.Base) })
-	}
+	b.takeRange(id, st.Base, &u)
 	groups, err := sh.groups.OpenBox(id)
 	if err != nil {
 		return nil, err

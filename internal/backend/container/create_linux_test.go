@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dsec-io/dsec/internal/backend/container/knobs"
+	"github.com/dsec-io/dsec/internal/backend/container/userns"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/leakcheck"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -73,7 +74,7 @@ func make1(t *testing.T, instance string, p plan) made {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.close)
-	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
+	ns, err := userns.New(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestStepThatFailsIsNamedAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.close()
-	ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
+	ns, err := userns.New(testOwner, testBase, &spawn.Watch{}, testKnobs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 	}
 	k := testKnobs(t)
 	for range 20 {
-		ns, err := newUserNS(testOwner, testBase, &spawn.Watch{}, k)
+		ns, err := userns.New(testOwner, testBase, &spawn.Watch{}, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +261,7 @@ func TestUserNSMapsAndLimits(t *testing.T) {
 func BenchmarkUserNS(b *testing.B) {
 	w, k := &spawn.Watch{}, testKnobs(b)
 	for b.Loop() {
-		ns, err := newUserNS(testOwner, testBase, w, k)
+		ns, err := userns.New(testOwner, testBase, w, k)
 		if err != nil {
 			b.Fatal(err)
 		}

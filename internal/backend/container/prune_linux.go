@@ -22,9 +22,6 @@ func (sh *shard) prune(ctx context.Context, conn *aether.Conn) error {
 		delete(known, id)
 	}
 	sh.mu.Unlock()
-	if len(known) == 0 {
-		return nil
-	}
 	// One with a group may live, and be nobody's business but a later edge's.
 	groups, err := sh.b.cfg.Cgroups.List()
 	if err != nil {
@@ -51,13 +48,13 @@ func (sh *shard) pruneSoon() {
 			if err == nil {
 				err = sh.prune(ctx, conn)
 			}
-			switch {
-			case err == nil, errors.Is(err, errShardEnded):
-				return
-			case !errors.Is(err, aether.ErrConnLost) && ctx.Err() == nil:
-				sh.b.log.Warn("shard may know sandboxes that are no more", slog.String("shard", sh.name), slog.Any("err", err))
-				return
+			if errors.Is(err, aether.ErrConnLost) {
+				continue
 			}
+			if err != nil && !errors.Is(err, errShardEnded) && ctx.Err() == nil {
+				sh.b.log.Warn("shard may know sandboxes that are no more", slog.String("shard", sh.name), slog.Any("err", err))
+			}
+			return
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dsec-io/dsec/internal/backend/container/userns"
 	"github.com/dsec-io/dsec/internal/image"
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +50,7 @@ func (b *Backend) userNS(owner, base uint32) (int, error) {
 	if err := b.cfg.Faults.At("create:userns"); err != nil {
 		return -1, err
 	}
-	return newUserNS(owner, base, b.watch, b.node.knobs)
+	return userns.New(owner, base, b.watch, b.node.knobs)
 }
 
 func (b *Backend) dropSlot(s *slot) {

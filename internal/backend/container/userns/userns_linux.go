@@ -1,4 +1,5 @@
-package container
+// Package userns makes the user namespaces of sandboxes, which belong to the shard that will enter them.
+package userns
 
 import (
 	"errors"
@@ -12,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userLimits are the limits of a sandbox's user namespace: they hold for all of its processes and keep one tenant from
+// limits are the limits of a sandbox's user namespace: they hold for all of its processes and keep one tenant from
 // using up what the kernel counts per owner, which here is the whole shard.
-func userLimits() map[string]string {
+func limits() map[string]string {
 	return map[string]string{
 		"max_inotify_instances": "128", // the kernel's default for a user
 		"max_inotify_watches":   "65536",
@@ -29,12 +30,12 @@ func userLimits() map[string]string {
 	}
 }
 
-// newUserNS makes a user namespace that owner owns and that maps its first ids to base and up.
+// New makes a user namespace that owner owns and that maps its first ids to base and up.
 //
 // The child takes owner's uid before it makes the namespace, because the namespace belongs to whoever makes it. It then
 // waits for its maps, which only somebody outside can write. That can't be the goroutine that made it, whose thread is
 // in vfork until the child is done; another one does it, and needs no thread of the first, since the P is released.
-func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs.Knobs) (_ int, err error) {
+func New(owner, base uint32, watch *spawn.Watch, k *knobs.Knobs) (_ int, err error) {
 	proc, err := k.Take()
 	if err != nil {
 		return -1, err
@@ -53,7 +54,7 @@ func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs.Knobs) (_ int, e
 	defer unix.Close(mapped[1])
 
 	var s spawn.Script
-	userNSScript(&s, owner, proc, [2]int{ready[1], mapped[0]})
+	script(&s, owner, proc, [2]int{ready[1], mapped[0]})
 	fd := -1
 	writer := make(chan error, 1)
 	go func() {
@@ -86,8 +87,8 @@ func newUserNS(owner, base uint32, watch *spawn.Watch, k *knobs.Knobs) (_ int, e
 // mapsWithin is how long a child waits for its maps, in seconds. They take some milliseconds.
 const mapsWithin = 15
 
-// userNSScript tells its number to the first of the pipes, and is told by the second.
-func userNSScript(s *spawn.Script, owner uint32, proc int, pipes [2]int) {
+// script tells its number to the first of the pipes, and is told by the second.
+func script(s *spawn.Script, owner uint32, proc int, pipes [2]int) {
 	told, mapped := pipes[0], pipes[1]
 	const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP: keep the capabilities, for hosts that allow only root to unshare
 	o := uintptr(owner)
@@ -105,7 +106,7 @@ func userNSScript(s *spawn.Script, owner uint32, proc int, pipes [2]int) {
 	ready := s.Word(uint64(uint32(mapped))|unix.POLLIN<<32, mapsWithin, 0) // a pollfd and a timespec
 	s.Call(unix.SYS_PPOLL, ready, 1, ready+8, 0, 0).As("wait for the id maps")
 	s.Call(unix.SYS_READ, uintptr(mapped), s.Word(0), 1).As("see the id maps")
-	for name, value := range userLimits() {
+	for name, value := range limits() {
 		// Not every kernel knows all of them.
 		open := s.Call(unix.SYS_OPENAT, uintptr(proc), s.String("sys/user/"+name), unix.O_WRONLY|unix.O_CLOEXEC).Ignore()
 		write := s.Call(unix.SYS_WRITE, 0, s.String(value), uintptr(len(value))).Ignore()
