@@ -7,16 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
@@ -309,31 +308,17 @@ func TestPauseRacesStarts(t *testing.T) {
 // called: whoever looks at it waits in the kernel.
 func (s *sandbox) mountUnserved(dir string) (release func()) {
 	s.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		s.Fatal(err)
 	}
-	release = sync.OnceFunc(func() { _ = unix.Close(fd) })
+	release = sync.OnceFunc(func() { _ = f.Close() })
 	s.Cleanup(release)
-	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", s.initPID()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer unix.Close(ns)
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_FS)
-		if err == nil {
-			err = unix.Setns(ns, unix.CLONE_NEWNS)
-		}
-		if err == nil {
-			err = unix.Mount("fuse", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		s.Fatalf("mount: %v", err)
+	mount := exec.CommandContext(s.Context(), "nsenter", "-t", strconv.Itoa(s.initPID()), "-m", "mount", "-t", "fuse",
+		"-o", "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other", "none", dir)
+	mount.ExtraFiles = []*os.File{f}
+	if out, err := mount.CombinedOutput(); err != nil {
+		s.Fatalf("mount: %v: %s", err, out)
 	}
 	return release
 }
