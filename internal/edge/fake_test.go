@@ -86,7 +86,7 @@ func newFake(dir string) (*fake, error) {
 				return
 			}
 			f.wg.Go(func() {
-				conn, err := aether.Server(c, aether.Options{Name: "fake", MaxData: aether.MaxDataAether})
+				conn, err := aether.Server(c, aether.Options{Name: "fake", MaxData: aether.MaxDataAether, MaxStreams: 65_536})
 				if err != nil {
 					return
 				}

@@ -150,7 +150,10 @@ func (e *Edge) freeze(sb *sandbox, box Box, turn *pause.Turn, why string) {
 	sb.visits.Drain(turn.Context())
 	ctx, cancel := context.WithTimeoutCause(turn.Context(), e.cfg.PauseTime, fmt.Errorf("it doesn't stand still within %v", e.cfg.PauseTime))
 	defer cancel()
-	err := box.Pause(ctx)
+	err := e.cfg.Faults.At("pause:freeze")
+	if err == nil {
+		err = box.Pause(ctx)
+	}
 	stuck := errors.Is(err, ErrStuck)
 	if err == nil {
 		if err = e.keepPaused(sb, why); err != nil {
@@ -208,6 +211,8 @@ func (e *Edge) endPause(sb *sandbox, turn *pause.Turn, err error, stuck bool, wh
 	ours := sb.rec.State == api.StatePausing // else it is being stopped, or has died
 	if ours {
 		e.settleLocked(sb, to, why, false)
+	} else {
+		err = wrongState(sb.id, sb.nowLocked())
 	}
 	sb.mu.Unlock()
 	switch {
@@ -239,14 +244,20 @@ func (e *Edge) thaw(sb *sandbox, box Box, turn *pause.Turn, why string) {
 	e.tell(sb, "resuming", why, nil)
 	ctx, cancel := context.WithTimeoutCause(turn.Context(), e.cfg.PauseTime, fmt.Errorf("it doesn't go on within %v", e.cfg.PauseTime))
 	defer cancel()
-	err := turnError(api.CodeResumeFailed, turn, box.Resume(ctx))
+	err := e.cfg.Faults.At("resume:thaw")
+	if err == nil {
+		err = box.Resume(ctx)
+	}
+	err = turnError(api.CodeResumeFailed, turn, err)
 	sb.mu.Lock()
 	sb.turn = nil
 	ours := sb.rec.State == api.StateResuming // else it is being stopped, or has died
 	switch {
-	case ours && err == nil:
+	case !ours:
+		err = wrongState(sb.id, sb.nowLocked())
+	case err == nil:
 		e.settleLocked(sb, api.StateRunning, "", sb.rec.Spec.OnExpire == api.ThenPause)
-	case ours:
+	default:
 		e.settleLocked(sb, api.StatePaused, "its resume failed", false)
 	}
 	sb.mu.Unlock()

@@ -155,6 +155,7 @@ func TestWhatWakes(t *testing.T) {
 func TestManyRequestsOneResume(t *testing.T) {
 	n := startNode(t, nil)
 	sb := n.create(plain)
+	n.exec("p", sb.ID, argv("say", "hi"), nil) // the aether is there
 	n.pause(sb.ID)
 	letGo := n.held()
 	var wg sync.WaitGroup

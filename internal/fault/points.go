@@ -20,6 +20,8 @@ func Points() []string {
 		"create:announce", "create:announced", "create:made", "create:command",
 		// A sandbox that was made ahead.
 		"ready:hand",
+		// A pause, before anything is frozen, and a resume, before anything is thawed.
+		"pause:freeze", "resume:thaw",
 		// A change of limits.
 		"limits:set",
 		// The end of a sandbox, or of one that was half made.

@@ -1,44 +1,601 @@
 package lifecycle
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/libdsec"
 	"github.com/dsec-io/dsec/test/testbed"
 )
 
-// TestCase28ExecIntoAPausedSandboxWakesIt once, however many come.
-func TestCase28ExecIntoAPausedSandboxWakesIt(t *testing.T) {
-	t.Parallel()
-	n := testbed.Shared(t)
-	sb := n.Create(t, api.Spec{})
+// frozen reads from the kernel whether a sandbox stands still.
+func frozen(t *testing.T, n *testbed.Node, id string) bool {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(group(t, n, id), "cgroup.events"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(raw), "frozen 1")
+}
+
+// group is a sandbox's directory in cgroup v2.
+func group(t *testing.T, n *testbed.Node, id string) string {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if found, _ := filepath.Glob(filepath.Join(root, "dsec-"+n.Instance(), "shard-*", id)); len(found) == 1 {
+			return found[0]
+		}
+	}
+	t.Fatalf("no cgroup of %s", id)
+	return ""
+}
+
+func pause(t *testing.T, sb *libdsec.Sandbox) api.Sandbox {
+	t.Helper()
 	info, err := sb.Pause(t.Context())
 	if err != nil || info.State != api.StatePaused || info.PausedAt == nil {
-		t.Fatalf("%s since %v, %v", info.State, info.PausedAt, err)
+		t.Fatalf("paused: %s since %v, %v", info.State, info.PausedAt, err)
 	}
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			r, err := sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"echo", "here"}})
-			if err != nil || string(r.Stdout) != "here\n" {
-				t.Errorf("%v %v", r, err)
-			}
-		})
-	}
-	wg.Wait()
-	resumed := 0
+	return info
+}
+
+// events counts a sandbox's events by type.
+func events(t *testing.T, sb *libdsec.Sandbox) map[string]int {
+	t.Helper()
+	types := map[string]int{}
 	for ev, err := range sb.Events(t.Context(), libdsec.WatchOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Log(ev.Type, ev.Message)
-		if ev.Type == "resumed" {
-			resumed++
+		types[ev.Type]++
+	}
+	return types
+}
+
+func state(t *testing.T, sb *libdsec.Sandbox) api.State {
+	t.Helper()
+	info, err := sb.Refresh(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State
+}
+
+// TestCase12AttachingWakes: whoever attaches to a process of a paused sandbox has it go on, its output where it was.
+func TestCase12AttachingWakes(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	sb := n.Create(t, api.Spec{})
+	p, err := sb.Start(t.Context(), libdsec.Cmd{Shell: "read x; echo got $x"}, libdsec.StartOptions{TTY: &api.Size{Rows: 24, Cols: 80}, Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pause(t, sb)
+	if !frozen(t, n, sb.ID()) {
+		t.Error("it isn't frozen")
+	}
+	var out bytes.Buffer
+	p, err = sb.Attach(t.Context(), p.ID(), libdsec.AttachOptions{Stdin: true, Handlers: libdsec.Handlers{OnStdout: func(b []byte) error {
+		_, err := out.Write(b)
+		return err
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(p.Stdin(), "word\n"); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := p.Wait(t.Context()); err != nil || status.ExitCode == nil || *status.ExitCode != 0 || !strings.Contains(out.String(), "got word") {
+		t.Errorf("%+v, %v: %q", status, err, out.String())
+	}
+	if state(t, sb) != api.StateRunning || frozen(t, n, sb.ID()) {
+		t.Error("it wasn't woken")
+	}
+}
+
+// TestCase28ExecIntoAPausedSandboxWakesIt once, however many come.
+func TestCase28ExecIntoAPausedSandboxWakesIt(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	for _, many := range []int{50, 1000} {
+		sb := n.Create(t, api.Spec{Resources: api.Resources{PIDs: new(int64(4096)), MemoryMB: new(int64(2048))}})
+		pause(t, sb)
+		var clients []*libdsec.Client // a connection has room for 512
+		for range many/300 + 1 {
+			c, err := libdsec.New(libdsec.WithEndpoint(n.Endpoint, n.Token))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		var wg sync.WaitGroup
+		for i := range many {
+			wg.Go(func() {
+				r, err := clients[i%len(clients)].Sandbox(sb.ID()).Exec(t.Context(), libdsec.Cmd{Argv: []string{"echo", "here"}})
+				if err != nil || string(r.Stdout) != "here\n" {
+					t.Errorf("%v %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		if got := events(t, sb); got["resuming"] != 1 || got["resumed"] != 1 {
+			t.Errorf("%d requests: %v", many, got)
 		}
 	}
-	if resumed != 1 {
-		t.Errorf("%d resumes", resumed)
+}
+
+// TestCase28PauseAndDelete at the same moment: it is gone each time.
+func TestCase28PauseAndDelete(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				if t.Failed() {
+					return
+				}
+				pauseAndDelete(t, n)
+			}
+		})
+	}
+	wg.Wait()
+	if left := living(t, n, "raced"); len(left) != 0 {
+		t.Errorf("%d live on", len(left))
+	}
+}
+
+func pauseAndDelete(t *testing.T, n *testbed.Node) {
+	t.Helper()
+	sb, err := n.Client.Create(t.Context(), labelled("raced"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	paused := make(chan error, 1)
+	go func() {
+		_, err := sb.Pause(t.Context())
+		paused <- err
+	}()
+	info, err := n.Client.Sandbox(sb.ID()).Stop(t.Context())
+	if err != nil || info.State != api.StateStopped {
+		t.Errorf("%s (%s), %v", info.State, info.Reason, err)
+	}
+	if err := <-paused; err != nil && !libdsec.IsCode(err, api.CodeWrongState) {
+		t.Errorf("the pause: %v", err)
+	}
+}
+
+// TestCase49DeleteInEveryState works at once.
+func TestCase49DeleteInEveryState(t *testing.T) {
+	t.Parallel()
+	n := testbed.Start(t, testbed.Options{Faults: true})
+	const long = 20 * time.Second // shorter is "at once"
+	for _, in := range []api.State{api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming, api.StateFailed} {
+		sb := n.Create(t, api.Spec{})
+		asked := make(chan error, 1)
+		switch in {
+		case api.StatePausing:
+			n.Fault(t, testbed.Fault{Point: "pause:freeze", Times: 1, Delay: 200 * time.Millisecond})
+			go func() { _, err := sb.Pause(t.Context()); asked <- err }()
+		case api.StatePaused:
+			pause(t, sb)
+		case api.StateResuming:
+			pause(t, sb)
+			n.Fault(t, testbed.Fault{Point: "resume:thaw", Times: 1, Delay: 200 * time.Millisecond})
+			go func() { _, err := sb.Resume(t.Context()); asked <- err }()
+		case api.StateFailed:
+			if err := os.WriteFile(filepath.Join(group(t, n, sb.ID()), "cgroup.kill"), []byte("1"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if in != api.StatePausing && in != api.StateResuming {
+			asked <- api.Errorf(api.CodeWrongState, "")
+		}
+		seen := n.Client.Sandbox(sb.ID())
+		testbed.Until(t, hang, "it is "+string(in), func() bool { return state(t, seen) == in })
+		begun := time.Now()
+		info, err := seen.Stop(t.Context())
+		if took := time.Since(begun); err != nil || !info.State.Ended() || took > long {
+			t.Errorf("deleted while %s: %s (%s) after %v, %v", in, info.State, info.Reason, took, err)
+		}
+		if err := <-asked; !libdsec.IsCode(err, api.CodeWrongState) {
+			t.Errorf("who waited while it was %s is told %v", in, err)
+		}
+	}
+}
+
+// TestCase50DoubleDelete of a paused sandbox: one does it, the others are told that it's done.
+func TestCase50DoubleDelete(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	sb := n.Create(t, api.Spec{})
+	pause(t, sb)
+	var wg sync.WaitGroup
+	var did atomic.Int64
+	for range 20 {
+		wg.Go(func() {
+			info, err := n.Client.Sandbox(sb.ID()).Stop(t.Context())
+			if err != nil || info.State != api.StateStopped {
+				t.Errorf("%s, %v", info.State, err)
+			}
+			if !info.Already {
+				did.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if did.Load() != 1 {
+		t.Errorf("%d did it", did.Load())
+	}
+}
+
+// TestCase51NoStateIsForEver: the node dies at each step of a pause and a resume; afterwards the sandbox runs or is paused,
+// the kernel agrees, it is of use, and it can be deleted.
+func TestCase51NoStateIsForEver(t *testing.T) {
+	t.Parallel()
+	n := testbed.Start(t, testbed.Options{Faults: true})
+	want := n.Create(t, api.Spec{Command: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; sleep 0.05; done"}})
+	for _, f := range []testbed.Fault{
+		{Point: "pause:freeze"}, {Point: "record:sync"}, {Point: "record:sync", Skip: 1}, {Point: "resume:thaw"},
+		{Point: "record:append", Skip: 1}, {Point: "record:append", Skip: 2}, {Point: "events:append", Skip: 2}, {Point: "events:append", Skip: 3},
+	} {
+		f.Die = true
+		n.Fault(t, f)
+		sb := n.Client.Sandbox(want.ID())
+		for range 2 {
+			if _, err := sb.Pause(t.Context()); err != nil {
+				break
+			}
+			if _, err := sb.Resume(t.Context()); err != nil {
+				break
+			}
+		}
+		n.Died(t)
+		n.Restart(t)
+		sb = n.Client.Sandbox(want.ID())
+		now := state(t, sb)
+		if now != api.StateRunning && now != api.StatePaused || frozen(t, n, sb.ID()) != (now == api.StatePaused) {
+			t.Errorf("died at %s/%d: it is %s, frozen: %v", f.Point, f.Skip, now, frozen(t, n, sb.ID()))
+		}
+		before := testbed.Output(t, sb, "cat /tmp/n")
+		testbed.Until(t, hang, "what runs in it goes on", func() bool { return testbed.Output(t, sb, "cat /tmp/n") != before })
+	}
+	n.Fault(t, testbed.Fault{Point: "pause:freeze", Die: true})
+	_, _ = n.Client.Sandbox(want.ID()).Pause(t.Context())
+	n.Died(t)
+	n.Restart(t)
+	if info, err := n.Client.Sandbox(want.ID()).Stop(t.Context()); err != nil || info.State != api.StateStopped {
+		t.Errorf("delete: %s, %v", info.State, err)
+	}
+}
+
+// TestCase52StatusProbe: who polls sees the states of the table and nothing else.
+func TestCase52StatusProbe(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	sb := n.Create(t, api.Spec{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		probe := n.Client.Sandbox(sb.ID())
+		for ctx.Err() == nil {
+			info, err := probe.Refresh(t.Context())
+			switch {
+			case err != nil:
+				t.Errorf("probe: %v", err)
+				return
+			case info.State == api.StateRunning, info.State == api.StatePausing, info.State == api.StatePaused, info.State == api.StateResuming:
+			default:
+				t.Errorf("probe: %s (%s)", info.State, info.Reason)
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	for i := range 200 {
+		if info, err := sb.Pause(t.Context()); err != nil || info.State != api.StatePaused {
+			t.Fatalf("cycle %d: %s, %v", i, info.State, err)
+		}
+		if info, err := sb.Resume(t.Context()); err != nil || info.State != api.StateRunning {
+			t.Fatalf("cycle %d: %s, %v", i, info.State, err)
+		}
+	}
+	cancel()
+	wg.Wait()
+	var last string
+	next := map[string][]string{"running": {"pausing"}, "pausing": {"paused"}, "paused": {"resuming"}, "resuming": {"resumed"}, "resumed": {"pausing"}}
+	for ev, err := range sb.Events(t.Context(), libdsec.WatchOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last != "" && !slices.Contains(next[last], ev.Type) {
+			t.Fatalf("%s after %s", ev.Type, last)
+		}
+		if last != "" || ev.Type == "running" {
+			last = ev.Type
+		}
+	}
+}
+
+// TestCase53Pairs of {pause, resume, exec, delete, extend} at the same moment: each ends as some order explains.
+func TestCase53Pairs(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	act := map[string]func(sb *libdsec.Sandbox) error{
+		"pause":  func(sb *libdsec.Sandbox) error { _, err := sb.Pause(t.Context()); return err },
+		"resume": func(sb *libdsec.Sandbox) error { _, err := sb.Resume(t.Context()); return err },
+		"delete": func(sb *libdsec.Sandbox) error { _, err := sb.Stop(t.Context()); return err },
+		"extend": func(sb *libdsec.Sandbox) error { _, err := sb.Extend(t.Context(), time.Hour); return err },
+		"exec": func(sb *libdsec.Sandbox) error {
+			_, err := sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"true"}})
+			return err
+		},
+	}
+	names := []string{"pause", "resume", "exec", "delete", "extend"}
+	spec := labelled("pairs")
+	spec.TTL.RunningS = new(int64(600))
+	for i, a := range names {
+		for _, b := range names[i:] {
+			t.Run(a+"-"+b, func(t *testing.T) {
+				t.Parallel()
+				var sb *libdsec.Sandbox
+				for round := range 100 {
+					if sb == nil {
+						sb = n.Create(t, spec)
+					}
+					start := api.StateRunning
+					if round%2 == 1 {
+						pause(t, sb)
+						start = api.StatePaused
+					} else if _, err := sb.Resume(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					second := make(chan error, 1)
+					go func() { second <- act[b](n.Client.Sandbox(sb.ID())) }()
+					err := act[a](n.Client.Sandbox(sb.ID()))
+					explain(t, [2]string{a, b}, [2]error{err, <-second}, start, state(t, sb))
+					if t.Failed() {
+						return
+					}
+					if a == "delete" || b == "delete" {
+						sb = nil
+					}
+				}
+			})
+		}
+	}
+}
+
+// explain fails unless what came of two actions is what one order or the other gives.
+func explain(t *testing.T, did [2]string, got [2]error, from, end api.State) {
+	t.Helper()
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		at, fits := from, true
+		for _, i := range order {
+			refused := false
+			switch {
+			case at.Ended():
+				refused = did[i] != "delete"
+			case did[i] == "delete":
+				at = api.StateStopped
+			case did[i] == "pause":
+				at = api.StatePaused
+			case did[i] == "resume", did[i] == "exec":
+				at = api.StateRunning
+			}
+			ended := libdsec.IsCode(got[i], api.CodeWrongState) || libdsec.IsCode(got[i], api.CodeSandboxDied)
+			fits = fits && (got[i] == nil && !refused || refused && ended)
+		}
+		if fits && at == end {
+			return
+		}
+	}
+	// A delete in the middle of another action ends it.
+	if end == api.StateStopped && slices.Contains(did[:], "delete") {
+		other := got[0]
+		if did[0] == "delete" {
+			other = got[1]
+		}
+		if libdsec.IsCode(other, api.CodeWrongState) || libdsec.IsCode(other, api.CodeSandboxDied) {
+			return
+		}
+	}
+	t.Errorf("%v from %s: %v, and then it is %s", did, from, got, end)
+}
+
+// TestCase55PauseThatFails: the sandbox goes on, and the error says why.
+func TestCase55PauseThatFails(t *testing.T) {
+	t.Parallel()
+	n := testbed.Start(t, testbed.Options{Faults: true})
+	sb := n.Create(t, api.Spec{Command: []string{"sh", "-c", "while :; do date +%s%N > /tmp/n; sleep 0.05; done"}})
+	for _, tc := range []struct {
+		fault testbed.Fault
+		code  api.Code
+	}{
+		{testbed.Fault{Point: "pause:freeze", Times: 1, Errno: 5}, api.CodePauseFailed},
+		{testbed.Fault{Point: "record:sync", Times: 1, Errno: 5}, api.CodePauseFailed},
+		{testbed.Fault{Point: "record:sync", Times: 1, Errno: 28}, api.CodeDiskFull},
+		{testbed.Fault{Point: "record:sync", Times: 1, Skip: 1, Errno: 28}, api.CodeDiskFull},
+	} {
+		n.Fault(t, tc.fault)
+		info, err := sb.Pause(t.Context())
+		if !libdsec.IsCode(err, tc.code) {
+			t.Errorf("%+v: %s, %v", tc.fault, info.State, err)
+		}
+		if now := state(t, sb); now != api.StateRunning || frozen(t, n, sb.ID()) {
+			t.Errorf("%+v: it is %s", tc.fault, now)
+		}
+		before := testbed.Output(t, sb, "cat /tmp/n")
+		testbed.Until(t, hang, "what runs in it goes on", func() bool { return testbed.Output(t, sb, "cat /tmp/n") != before })
+	}
+	if got := events(t, sb); got["pause_failed"] != 4 || got["paused"] != 0 || got["resuming"] != 0 {
+		t.Errorf("events: %v", got)
+	}
+	pause(t, sb)
+	n.Fault(t, testbed.Fault{Point: "resume:thaw", Times: 1, Errno: 5})
+	if _, err := sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"true"}}); !libdsec.IsCode(err, api.CodeResumeFailed) {
+		t.Errorf("exec: %v", err)
+	}
+	if now := state(t, sb); now != api.StatePaused || !frozen(t, n, sb.ID()) {
+		t.Errorf("after a resume that failed it is %s", now)
+	}
+	testbed.Output(t, sb, "true")
+}
+
+// TestCase56OpenStreamsGoOn after a pause: a connection to a port that is in full use, and the output of a command.
+func TestCase56OpenStreamsGoOn(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	sb := n.Create(t, api.Spec{})
+	if _, err := sb.Start(t.Context(), libdsec.Cmd{Argv: []string{"nc", "-lk", "-p", "7000", "-e", "cat"}}, libdsec.StartOptions{Detach: true}); err != nil {
+		t.Fatal(err)
+	}
+	var conn io.ReadWriteCloser
+	testbed.Until(t, hang, "it listens", func() bool {
+		c, err := sb.Dial(t.Context(), 7000)
+		conn = c
+		return err == nil
+	})
+	defer conn.Close()
+	var echoed, printed atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 32<<10)
+		for {
+			c, err := conn.Read(buf)
+			echoed.Add(int64(c))
+			if err != nil {
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		block := bytes.Repeat([]byte("x"), 32<<10)
+		for {
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	command, err := sb.Start(ctx, libdsec.Cmd{Shell: "while :; do echo line; sleep 0.01; done"}, libdsec.StartOptions{Handlers: libdsec.Handlers{
+		OnStdout: func(b []byte) error { printed.Add(int64(len(b))); return nil },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	goesOn := func(what string) time.Duration {
+		t.Helper()
+		begun := time.Now()
+		e, p := echoed.Load(), printed.Load()
+		testbed.Until(t, hang, what, func() bool { return echoed.Load() > e+1<<20 && printed.Load() > p })
+		return time.Since(begun)
+	}
+	goesOn("both are busy")
+	for range 3 {
+		pause(t, sb)
+		still := func() (int64, int64) { return echoed.Load(), printed.Load() }
+		var e, p int64
+		testbed.Until(t, hang, "what was on its way has come", func() bool {
+			e, p = still()
+			<-time.After(50 * time.Millisecond)
+			e2, p2 := still()
+			return e == e2 && p == p2
+		})
+		if now := state(t, sb); now != api.StatePaused {
+			t.Errorf("what is sent on an open stream woke it: %s", now)
+		}
+		if _, err := sb.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := goesOn("both go on"); took > 20*time.Second {
+			t.Errorf("they went on after %v", took)
+		}
+	}
+	cancel()
+	_, _ = command.Wait(t.Context())
+	_ = conn.Close()
+	wg.Wait()
+}
+
+// TestCase102SwapLimitStays after a pause, a resume, and a change of memory.
+func TestCase102SwapLimitStays(t *testing.T) {
+	t.Parallel()
+	n := testbed.Shared(t)
+	sb := n.Create(t, api.Spec{Resources: api.Resources{MemoryMB: new(int64(128))}})
+	limits := func() string {
+		t.Helper()
+		var all []string
+		for _, pattern := range []string{
+			"/sys/fs/cgroup/memory/dsec-%s/shard-*/%s/memory.memsw.limit_in_bytes", "/sys/fs/cgroup/memory/dsec-%s/shard-*/%s/memory.limit_in_bytes",
+			"/sys/fs/cgroup/dsec-%s/shard-*/%s/memory.swap.max", "/sys/fs/cgroup/dsec-%s/shard-*/%s/memory.max",
+		} {
+			found, err := filepath.Glob(fmt.Sprintf(pattern, n.Instance(), sb.ID()))
+			if err != nil || len(found) == 0 {
+				continue
+			}
+			raw, err := os.ReadFile(found[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, filepath.Base(found[0])+"="+strings.TrimSpace(string(raw)))
+		}
+		if len(all) == 0 {
+			t.Fatal("no limits found")
+		}
+		return strings.Join(all, " ")
+	}
+	first := limits()
+	set := func(mb int64) {
+		t.Helper()
+		if _, err := sb.Patch(t.Context(), api.Patch{Resources: &api.Resources{MemoryMB: new(mb)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resume := func() {
+		t.Helper()
+		if _, err := sb.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(t, sb)
+	resume()
+	set(64)
+	small := limits()
+	pause(t, sb)
+	if got := limits(); got != small || small == first {
+		t.Errorf("at first %s, with less %s, paused %s", first, small, got)
+	}
+	set(128)
+	if got := limits(); got != first || state(t, sb) != api.StatePaused {
+		t.Errorf("changed while it is %s: %s, want %s", state(t, sb), got, first)
+	}
+	resume()
+	if got := limits(); got != first {
+		t.Errorf("resumed: %s, want %s", got, first)
+	}
+	if testbed.Output(t, sb, "grep -c . /proc/swaps || true") == "" {
+		t.Error("it isn't of use")
 	}
 }
