@@ -152,7 +152,7 @@ type Event struct {
 	Seq     int64          `json:"seq"` // per sandbox, from 1, without gaps
 	Time    time.Time      `json:"time"`
 	Sandbox string         `json:"sandbox"`
-	Type    string         `json:"type"` // created, running, exec_started, exec_ended, updated, extended, pausing, paused, pause_failed, resuming, resumed, resume_failed, stopping, stopped, failed, adopted, aether_lost, aether_back
+	Type    string         `json:"type"` // created, running, exec_started, exec_ended, updated, extended, pausing, paused, pause_failed, resuming, resumed, resume_failed, stopping, stopped, failed, adopted, aether_lost, aether_back, oom, pids_limit
 	Message string         `json:"message,omitempty"`
 	Data    map[string]any `json:"data,omitempty"`
 }

@@ -31,7 +31,7 @@ func comments() map[string]string {
 		"Error.Type":                   "a URI reference that names the code: \"/problems/CODE\"",
 		"Event":                        "Event is one thing that happened to a sandbox.",
 		"Event.Seq":                    "per sandbox, from 1, without gaps",
-		"Event.Type":                   "created, running, exec_started, exec_ended, updated, extended, pausing, paused, pause_failed, resuming, resumed, resume_failed, stopping, stopped, failed, adopted, aether_lost, aether_back",
+		"Event.Type":                   "created, running, exec_started, exec_ended, updated, extended, pausing, paused, pause_failed, resuming, resumed, resume_failed, stopping, stopped, failed, adopted, aether_lost, aether_back, oom, pids_limit",
 		"ExecRequest":                  "ExecRequest runs one command: `argv` or `shell`. With neither it is the image's ENTRYPOINT and CMD, else /bin/sh; in a session one of the two must be given.",
 		"ExecRequest.Argv":             "found on PATH as execvp does",
 		"ExecRequest.Cwd":              "default: the sandbox's workdir",

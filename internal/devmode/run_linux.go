@@ -202,7 +202,11 @@ func (in *instance) startEdge(ctx context.Context) error {
 
 // notice passes on what the backend says of a sandbox. While the edge is being made there is only the log.
 func (in *instance) notice(sandbox string, n container.Notice, data map[string]any) {
-	in.cfg.Logger.Warn("notice of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)), slog.Any("data", data))
+	level := slog.LevelWarn
+	if data != nil { // what its tenant did
+		level = slog.LevelInfo
+	}
+	in.cfg.Logger.Log(context.Background(), level, "notice of a sandbox", slog.String("sandbox", sandbox), slog.String("what", string(n)), slog.Any("data", data))
 	if e := in.edge.Load(); e != nil {
 		e.Note(sandbox, string(n), data)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -65,76 +66,99 @@ func (a *account) explains(from int, e *api.Error, refused admission.Claim) erro
 	return fmt.Errorf("refused %d with %d free of %d though no moment was so full: %+v", asked, free, total, a.past[from:])
 }
 
+// rivals compete for a node.
+type rivals struct {
+	*account
+	n *node
+
+	counts                                     sync.Mutex
+	created, refused, patched, unpatched, left int
+}
+
+func (v *rivals) count(c *int) {
+	v.counts.Lock()
+	defer v.counts.Unlock()
+	*c++
+}
+
+func randomSize(r *rand.Rand) (admission.Claim, string) {
+	c := admission.Claim{Sandboxes: 1, MemoryMB: 1 + r.Int64N(900), MilliCPU: 10 * (1 + r.Int64N(90)), PIDs: 3 + r.Int64N(400)}
+	return c, fmt.Sprintf(`{"resources":{"memory_mb":%d,"cpu":%v,"pids":%d}}`, c.MemoryMB, float64(c.MilliCPU)/1000, c.PIDs)
+}
+
+// live makes a sandbox, changes it some times and stops it; one in ten leaves before it is answered.
+func (v *rivals) live(all context.Context, r *rand.Rand) {
+	ctx, cancel := context.WithCancel(all)
+	defer cancel()
+	want, body := randomSize(r)
+	from := v.change(admission.Claim{}, want)
+	if r.IntN(10) == 0 { // whatever was reserved is given back, some time
+		time.AfterFunc(time.Duration(r.IntN(2000))*time.Microsecond, cancel)
+	}
+	var sb api.Sandbox
+	err := v.n.call(ctx, as("p", "sandbox.create", "", []byte(`{"image":"busybox",`+body[1:])), &sb)
+	switch {
+	case ctx.Err() != nil:
+		v.count(&v.left)
+		return
+	case err != nil:
+		v.count(&v.refused)
+		v.judge("create", from, err, want)
+		v.change(admission.Claim{}, negative(want))
+		return
+	}
+	v.count(&v.created)
+	v.change(want, admission.Claim{})
+	have := want
+	for range r.IntN(4) {
+		have = v.patch(all, sb.ID, have, r)
+	}
+	v.change(negative(have), admission.Claim{})
+	v.n.must("sandbox.stop", sb.ID, nil, nil)
+	v.change(admission.Claim{}, negative(have))
+}
+
+// patch changes a sandbox's limits, or doesn't, and returns what it has then.
+func (v *rivals) patch(ctx context.Context, id string, have admission.Claim, r *rand.Rand) admission.Claim {
+	next, body := randomSize(r)
+	rise, least := next.Max(have).Plus(negative(have)), have.Plus(next).Plus(negative(next.Max(have)))
+	from := v.change(least.Plus(negative(have)), rise)
+	err := v.n.call(ctx, as("p", "sandbox.patch", id, []byte(body)), nil)
+	if err == nil {
+		v.count(&v.patched)
+		v.change(next.Plus(negative(least)), next.Plus(negative(have)).Plus(negative(rise)))
+		return next
+	}
+	v.count(&v.unpatched)
+	v.judge("patch", from, err, rise)
+	v.change(have.Plus(negative(least)), negative(rise))
+	return have
+}
+
+// judge demands that a refusal is one for want of room, and true.
+func (v *rivals) judge(what string, from int, err error, asked admission.Claim) {
+	e := api.AsError(err)
+	if e.Code == api.CodeNoCapacity {
+		err = v.explains(from, e, asked)
+	}
+	if err != nil {
+		v.n.t.Errorf("%s: %v", what, err)
+	}
+}
+
 // TestRoomUnderContention has hundreds of creates, patches and stops of all sizes compete for a small node.
 func TestRoomUnderContention(t *testing.T) {
 	n := startNode(t, func(c *Config) {
 		c.Capacity = Capacity{Sandboxes: 12, MemoryMB: 3000, PIDs: 1200, CPURatio: 3}
 	})
-	a := &account{total: n.edge.room.Total()}
+	v := &rivals{account: &account{total: n.edge.room.Total()}, n: n}
 	const workers, each = 40, 25
-	var counts struct {
-		sync.Mutex
-		created, refused, patched, unpatched, left int
-	}
-	count := func(c *int) { counts.Lock(); *c++; counts.Unlock() }
-	size := func(r *rand.Rand) (admission.Claim, string) {
-		c := admission.Claim{Sandboxes: 1, MemoryMB: 1 + r.Int64N(900), MilliCPU: 10 * (1 + r.Int64N(90)), PIDs: 3 + r.Int64N(400)}
-		return c, fmt.Sprintf(`{"memory_mb":%d,"cpu":%v,"pids":%d}`, c.MemoryMB, float64(c.MilliCPU)/1000, c.PIDs)
-	}
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(w), uint64(time.Now().UnixNano())))
 			for range each {
-				ctx, cancel := context.WithCancel(t.Context())
-				want, body := size(r)
-				from := a.change(admission.Claim{}, want)
-				if r.IntN(10) == 0 { // its caller leaves: whatever was reserved is given back, some time
-					time.AfterFunc(time.Duration(r.IntN(2000))*time.Microsecond, cancel)
-				}
-				var sb api.Sandbox
-				err := n.call(ctx, as("p", "sandbox.create", "", []byte(`{"image":"busybox","resources":`+body+`}`)), &sb)
-				if ctx.Err() != nil {
-					count(&counts.left)
-					cancel()
-					continue
-				}
-				cancel()
-				if err != nil {
-					count(&counts.refused)
-					if e := api.AsError(err); e.Code != api.CodeNoCapacity {
-						t.Errorf("create: %v", err)
-					} else if err := a.explains(from, e, want); err != nil {
-						t.Errorf("create: %v", err)
-					}
-					a.change(admission.Claim{}, negative(want))
-					continue
-				}
-				count(&counts.created)
-				a.change(want, admission.Claim{})
-				have := want
-				for range r.IntN(4) {
-					next, body := size(r)
-					rise, least := next.Max(have).Plus(negative(have)), have.Plus(next).Plus(negative(next.Max(have)))
-					from := a.change(least.Plus(negative(have)), rise)
-					err := n.call(t.Context(), as("p", "sandbox.patch", sb.ID, []byte(`{"resources":`+body+`}`)), nil)
-					if err == nil {
-						count(&counts.patched)
-						a.change(next.Plus(negative(least)), next.Plus(negative(have)).Plus(negative(rise)))
-						have = next
-						continue
-					}
-					count(&counts.unpatched)
-					if e := api.AsError(err); e.Code != api.CodeNoCapacity {
-						t.Errorf("patch: %v", err)
-					} else if err := a.explains(from, e, rise); err != nil {
-						t.Errorf("patch: %v", err)
-					}
-					a.change(have.Plus(negative(least)), negative(rise))
-				}
-				a.change(negative(have), admission.Claim{})
-				n.must("sandbox.stop", sb.ID, nil, nil)
-				a.change(admission.Claim{}, negative(have))
+				v.live(t.Context(), r)
 			}
 		})
 	}
@@ -150,26 +174,29 @@ func TestRoomUnderContention(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	if most.Max(a.total) != a.total {
-		t.Errorf("%+v was promised of %+v", most, a.total)
+	if most.Max(v.total) != v.total {
+		t.Errorf("%+v was promised of %+v", most, v.total)
 	}
-	if len(a.over) > 0 {
-		t.Errorf("%+v was held of %+v", a.over[0], a.total)
+	if len(v.over) > 0 {
+		t.Errorf("%+v was held of %+v", v.over[0], v.total)
 	}
+	until(t, "what nobody waits for any more is taken back", func() bool {
+		return !slices.ContainsFunc(n.edge.all(), func(sb *sandbox) bool { return sb.view().State == api.StateCreating })
+	})
 	// Some were told of theirs in the moment in which they left.
-	if told := len(n.fake.living()); told > counts.left {
-		t.Errorf("%d live, of %d whose callers have left", told, counts.left)
+	if told := len(n.fake.living()); told > v.left {
+		t.Errorf("%d live, of %d whose callers have left", told, v.left)
 	}
 	if err := n.edge.StopAll(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 	until(t, "nothing is held any more", func() bool { return n.edge.room.Used() == (admission.Claim{}) && len(n.fake.living()) == 0 })
 	// All of it can be had again.
-	whole := n.create(fmt.Sprintf(`{"image":"busybox","resources":{"memory_mb":%d,"pids":%d}}`, a.total.MemoryMB, a.total.PIDs))
+	whole := n.create(fmt.Sprintf(`{"image":"busybox","resources":{"memory_mb":%d,"pids":%d}}`, v.total.MemoryMB, v.total.PIDs))
 	wantCode(t, n.call(t.Context(), as("p", "sandbox.create", "", []byte(plain)), nil), api.CodeNoCapacity)
 	n.must("sandbox.stop", whole.ID, nil, nil)
-	t.Logf("%d created, %d refused, %d left by their callers; %d changed, %d not", counts.created, counts.refused, counts.left, counts.patched, counts.unpatched)
-	if counts.created == 0 || counts.refused == 0 || counts.patched == 0 || counts.unpatched == 0 {
+	t.Logf("%d created, %d refused, %d left by their callers; %d changed, %d not", v.created, v.refused, v.left, v.patched, v.unpatched)
+	if v.created == 0 || v.refused == 0 || v.patched == 0 || v.unpatched == 0 {
 		t.Error("nothing of some kind")
 	}
 }

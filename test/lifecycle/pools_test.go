@@ -71,15 +71,17 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 	t.Parallel()
 	n := testbed.Start(t, testbed.Options{})
 	const rounds, at = 3, 6
+	for _, project := range []string{"pool-a", "pool-b"} {
+		if _, err := n.Client.CreateProject(t.Context(), api.ProjectSpec{Name: project}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	seen := map[string]string{} // whose it was
 	again := 0
 	for round := range rounds {
 		for _, project := range []string{"", "pool-a", "pool-b"} {
 			c := n.Client
 			if project != "" {
-				if _, err := c.CreateProject(t.Context(), api.ProjectSpec{Name: project}); err != nil && !libdsec.IsCode(err, api.CodeConflict) && !libdsec.IsCode(err, api.CodeExists) {
-					t.Fatal(err)
-				}
 				c = c.InProject(project)
 			}
 			var boxes []*libdsec.Sandbox
@@ -93,13 +95,11 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 				names["ids from "+ids] = true
 				for name := range names {
 					owner, had := seen[name]
-					if had && owner != project {
+					again += count(had && strings.HasPrefix(name, "user:"))
+					wrong := had && owner != project
+					if seen[name] = project; wrong {
 						t.Errorf("round %d: %s of project %q was project %q's", round, name, project, owner)
 					}
-					if had && strings.HasPrefix(name, "user:") {
-						again++
-					}
-					seen[name] = project
 				}
 			}
 			for _, sb := range boxes {
@@ -112,6 +112,13 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 	if again == 0 {
 		t.Error("no user namespace was used again within its project: there is no pool to be tested")
 	}
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // promised reads how much of each kind the node has promised to sandboxes.

@@ -33,45 +33,9 @@ func TestCase119HealthIsNotBehindWork(t *testing.T) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
-	var open []io.WriteCloser // the commands' input
 	ends := make(chan string, boxes*each)
 	begun := time.Now()
-	for i := range boxes {
-		c := n.Client
-		if long() { // each shard has its own limit of descriptors
-			name := fmt.Sprintf("case119-%d", i)
-			if _, err := n.Client.CreateProject(t.Context(), api.ProjectSpec{Name: name}); err != nil {
-				t.Fatal(err)
-			}
-			c = n.Client.InProject(name)
-		}
-		spec := small(2048, int64(each)+50)
-		spec.Image = "busybox"
-		sb, err := c.Create(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range each {
-			r, w := io.Pipe()
-			open = append(open, w)
-			tasks.Go(func() {
-				res, err := sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"cat"}, Stdin: r})
-				switch {
-				case err != nil:
-					ends <- err.Error()
-				case res.ExitCode == nil || *res.ExitCode != 0:
-					ends <- fmt.Sprintf("%+v", res.ExitStatus)
-				default:
-					ends <- ""
-				}
-			})
-		}
-		testbed.Until(t, hang, "all commands run", func() bool {
-			m, err := sb.Metrics(t.Context())
-			pids, _ := m["pids"].(float64)
-			return err == nil && int(pids) > each
-		})
-	}
+	open := openCommands(t, n, boxes, each, ends)
 	t.Logf("%d commands are open after %v", len(open), time.Since(begun).Round(time.Millisecond))
 
 	n.Fault(t, testbed.Fault{Point: "record:write", Delay: time.Second}, testbed.Fault{Point: "events:append", Delay: time.Second}, testbed.Fault{Point: "keys:append", Delay: time.Second})
@@ -118,6 +82,57 @@ func TestCase119HealthIsNotBehindWork(t *testing.T) {
 			t.Errorf("a command: %s", why)
 		}
 	}
+}
+
+// openCommands starts so many commands in each of so many sandboxes, which wait for input, and returns their inputs. Each
+// says on ends how it ended; nothing: well.
+func openCommands(t *testing.T, n *testbed.Node, boxes, each int, ends chan<- string) (open []io.WriteCloser) {
+	t.Helper()
+	for i := range boxes {
+		sb := commandsBox(t, n, i, each)
+		for range each {
+			r, w := io.Pipe()
+			open = append(open, w)
+			go func() {
+				res, err := sb.Exec(t.Context(), libdsec.Cmd{Argv: []string{"cat"}, Stdin: r})
+				switch {
+				case err != nil:
+					ends <- err.Error()
+				case res.ExitCode == nil || *res.ExitCode != 0:
+					ends <- fmt.Sprintf("%+v", res.ExitStatus)
+				default:
+					ends <- ""
+				}
+			}()
+		}
+		testbed.Until(t, hang, "all commands run", func() bool {
+			m, err := sb.Metrics(t.Context())
+			pids, _ := m["pids"].(float64)
+			return err == nil && int(pids) > each
+		})
+	}
+	return open
+}
+
+// commandsBox makes a sandbox for so many commands; of thousands each has a project, and so a shard with its own limit of
+// descriptors.
+func commandsBox(t *testing.T, n *testbed.Node, i, commands int) *libdsec.Sandbox {
+	t.Helper()
+	c := n.Client
+	if long() {
+		name := fmt.Sprintf("case119-%d", i)
+		if _, err := c.CreateProject(t.Context(), api.ProjectSpec{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		c = c.InProject(name)
+	}
+	spec := small(2048, int64(commands)+50)
+	spec.Image = "busybox"
+	sb, err := c.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
 }
 
 func probe(ctx context.Context, url string) (status int, err error) {
@@ -178,17 +193,17 @@ func TestCase106NoNumbers(t *testing.T) {
 	before := usage(t, n, sb).Limits
 	for _, field := range []string{"cpu", "memory_mb", "disk_mb", "pids"} {
 		for _, value := range []string{"0", "-1", "0.0001", "1e12", "1e300", "1e400", "NaN", "-0", `""`, `"1"`, "[]", "{}", "true", "9223372036854775807", "9223372036854775808", "-9223372036854775809"} {
-			for _, how := range []struct{ method, path, body string }{
-				{http.MethodPost, "/v1/sandboxes", `{"image":"busybox","resources":{%q:%s}}`},
-				{http.MethodPatch, "/v1/sandboxes/" + sb.ID(), `{"resources":{%q:%s}}`},
+			for _, how := range []struct{ route, body string }{
+				{"POST /v1/sandboxes", `{"image":"busybox","resources":{%q:%s}}`},
+				{"PATCH /v1/sandboxes/" + sb.ID(), `{"resources":{%q:%s}}`},
 			} {
 				body := fmt.Sprintf(how.body, field, value)
 				var doc struct{ Code, Field, Hint, Detail string }
-				status := send(t, n, how.method, how.path, body, &doc)
+				status := send(t, n, how.route, body, &doc)
 				if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity || doc.Code == "" || doc.Detail == "" {
-					t.Errorf("%s %s: %d %+v", how.method, body, status, doc)
+					t.Errorf("%s %s: %d %+v", how.route, body, status, doc)
 				} else if !strings.Contains(doc.Field, field) && value != "NaN" { // that isn't JSON at all
-					t.Errorf("%s %s: %+v doesn't name the field", how.method, body, doc)
+					t.Errorf("%s %s: %+v doesn't name the field", how.route, body, doc)
 				}
 			}
 		}

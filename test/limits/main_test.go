@@ -41,11 +41,13 @@ func usage(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) api.Usage {
 // get asks the node over plain HTTP.
 func get(t *testing.T, n *testbed.Node, path string, into any) (status int) {
 	t.Helper()
-	return send(t, n, http.MethodGet, path, "", into)
+	return send(t, n, http.MethodGet+" "+path, "", into)
 }
 
-func send(t *testing.T, n *testbed.Node, method, path, body string, into any) (status int) {
+// send sends a request, whose route is a method and a path.
+func send(t *testing.T, n *testbed.Node, route, body string, into any) (status int) {
 	t.Helper()
+	method, path, _ := strings.Cut(route, " ")
 	req, err := http.NewRequestWithContext(t.Context(), method, n.Endpoint+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestCase100OOMIsReportedAsOOM(t *testing.T) {
 	for how, script := range map[string]string{"leader": "exec tail /dev/zero", "child": "tail /dev/zero; exit 3"} {
 		typed(how, testbed.Shell(t, sb, script).ExitStatus)
 		var res api.ExecResult
-		send(t, n, "POST", "/v1/sandboxes/"+sb.ID()+"/exec", `{"shell":"`+script+`"}`, &res)
+		send(t, n, "POST /v1/sandboxes/"+sb.ID()+"/exec", `{"shell":"`+script+`"}`, &res)
 		typed(how+" over HTTP", res.ExitStatus)
 		p, err := sb.Start(t.Context(), libdsec.Cmd{Shell: script}, libdsec.StartOptions{Detach: true})
 		if err != nil {
@@ -142,12 +142,16 @@ func TestCase105MetricsAreTheSandboxs(t *testing.T) {
 	if _, err := p.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	// More than the limit can't be used, however busy it is, and it is told that it was held back.
+	// More than the limit can't be used, however busy it is, and it is told that it was held back. The limit is one that is
+	// met on a busy machine, too.
+	if _, err := sb.Patch(t.Context(), api.Patch{Resources: &api.Resources{CPU: new(0.05)}}); err != nil {
+		t.Fatal(err)
+	}
 	begun, busy := time.Now(), usage(t, n, sb)
 	testbed.Output(t, sb, "for i in 1 2; do timeout 1 sh -c 'while :; do :; done' & done; wait")
 	done := usage(t, n, sb)
 	share := float64(done.CPUNanos-busy.CPUNanos) / float64(time.Since(begun)) / *done.Limits.CPU
-	if share <= 0.01 || share > 1.3 || done.ThrottledNanos <= busy.ThrottledNanos {
+	if share <= 0.01 || share > 2 || done.ThrottledNanos <= busy.ThrottledNanos {
 		t.Errorf("two busy processes used %.0f %% of the limit, %v held back", 100*share, time.Duration(done.ThrottledNanos-busy.ThrottledNanos))
 	}
 	if done.PIDs < 1 || done.PIDs > 10 {

@@ -135,11 +135,11 @@ func TestCase65StopEndsWhatDoesntWantToEnd(t *testing.T) {
 	t.Parallel()
 	n := testbed.Shared(t)
 	for how, spec := range map[string]struct{ script, state string }{
-		"ignores TERM":     {`trap '' TERM INT HUP QUIT; echo ready; while :; do sleep 1; done`, ""},
+		"ignores-TERM":     {`trap '' TERM INT HUP QUIT; echo ready; while :; do sleep 1; done`, ""},
 		"stopped":          {`sleep 1000 & kill -STOP $!; echo ready; kill -STOP $$`, "T"},
-		"own sessions":     {`for i in 1 2 3 4 5; do setsid sh -c 'trap "" TERM; setsid sleep 1000' & done; echo ready; wait`, ""},
-		"starts anew":      {`a() { trap '' TERM; sh -c 'sleep 0.01' ; }; echo ready; while :; do a & a; done`, ""},
-		"as start process": {"", ""},
+		"own-sessions":     {`for i in 1 2 3 4 5; do setsid sh -c 'trap "" TERM; setsid sleep 1000' & done; echo ready; wait`, ""},
+		"starts-anew":      {`a() { trap '' TERM; sh -c 'sleep 0.01' ; }; echo ready; while :; do a & a; done`, ""},
+		"as-start-process": {"", ""},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()

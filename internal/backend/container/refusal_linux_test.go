@@ -27,9 +27,9 @@ func TestShortages(t *testing.T) {
 	}
 	need.Root(t)
 	for limit, want := range map[string]string{
-		"max_user_namespaces": "the machine has no user namespaces (user.max_user_namespaces) left",
-		"max_net_namespaces":  "the machine has no namespaces (user.max_*_namespaces) left",
-		"nofile":              "the machine has no descriptors for the edge (RLIMIT_NOFILE) left",
+		"user-namespaces": "the machine has no user namespaces (user.max_user_namespaces) left",
+		"net-namespaces":  "the machine has no namespaces (user.max_*_namespaces) left",
+		"nofile":          "the machine has no descriptors for the edge (RLIMIT_NOFILE) left",
 	} {
 		t.Run(limit, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestShortages$", "-test.v")
@@ -45,8 +45,8 @@ func TestShortages(t *testing.T) {
 }
 
 func meetLimit(t *testing.T, limit string) {
-	if name, ok := strings.CutPrefix(limit, "max_"); ok {
-		if err := os.WriteFile("/proc/sys/user/max_"+name, []byte("0"), 0); err != nil {
+	if name, ok := strings.CutSuffix(limit, "-namespaces"); ok {
+		if err := os.WriteFile("/proc/sys/user/max_"+name+"_namespaces", []byte("0"), 0); err != nil {
 			t.Fatal(err)
 		}
 	} else {
@@ -58,10 +58,10 @@ func meetLimit(t *testing.T, limit string) {
 	var x, c spawn.Script
 	var err error
 	switch limit {
-	case "max_net_namespaces":
+	case "net-namespaces":
 		c.Exit()
 		x.Clone(unix.CLONE_NEWNET, &c).As("clone with namespaces")
-	case "max_user_namespaces":
+	case "user-namespaces":
 		x.Call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER).As("unshare the user namespace")
 	default:
 		_, err = os.Open(os.DevNull)

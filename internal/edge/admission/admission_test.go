@@ -123,7 +123,7 @@ func TestWhatIsBeingMadeCounts(t *testing.T) {
 		"descriptors of the edge":   {AvailableMB: 1 << 20, MaxTasks: 1000, MaxFiles: 1000, Files: 950 - fit*freshFiles, MaxHandles: 1000},
 		"open files of the machine": {AvailableMB: 1 << 20, MaxTasks: 1000, MaxFiles: 1000, MaxHandles: 1000, Handles: 950 - fit*freshHandles},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := room(t, Capacity{ReserveMB: 1000, MemoryMB: 1 << 20, PIDs: 1 << 20}, now)
 				id := func(i int) string { return string(rune('a' + i)) }

@@ -1,4 +1,4 @@
-// Threads starts as many threads as its argument says, has all of them run at once, and tells whether they did. With
+// Command threads starts as many threads as its argument says, has all of them run at once, and tells whether they did. With
 // "terminals" before the number it opens so many terminals, tells how many it
 // got, and keeps them until its input ends.
 package main
