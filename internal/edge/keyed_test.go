@@ -222,9 +222,8 @@ func TestKeyOfAFailedCreateIsFree(t *testing.T) {
 // TestKeyOutlivesItsCaller: the one who asked first leaves; a repeat finds what was being made. When nobody comes it is
 // taken back.
 func TestKeyOutlivesItsCaller(t *testing.T) {
-	n := startNode(t, func(c *Config) { c.Keys.Untold = 100 * time.Millisecond })
 	create := keyed("k", as("p", "sandbox.create", "", []byte(plain)))
-	leave := func() {
+	leave := func(t *testing.T, n *node) {
 		t.Helper()
 		s, err := n.client.Open(t.Context(), create)
 		if err != nil {
@@ -233,59 +232,54 @@ func TestKeyOutlivesItsCaller(t *testing.T) {
 		until(t, "the create has begun", func() bool { return len(n.fake.living()) == 1 })
 		s.Reset(nil)
 	}
-	n.fake.hold = make(chan struct{})
-	leave()
-	got := make(chan error, 1)
-	var replayed bool
-	go func() {
-		var err error
-		_, replayed, err = n.ask(t.Context(), create)
-		got <- err
-	}()
-	until(t, "a repeat waits", func() bool { _, callers := n.edge.keyed.Keys.UnderWay(); return callers == 1 })
-	close(n.fake.hold)
-	if err := <-got; err != nil || !replayed || len(n.fake.living()) != 1 {
-		t.Fatalf("repeat: %v, replayed %v", err, replayed)
-	}
-	n.fake.mu.Lock()
-	n.fake.hold = nil
-	n.fake.mu.Unlock()
-
-	// Nobody comes while it is made, nor after.
-	for id := range n.fake.living() {
-		n.must("sandbox.stop", id, nil, nil)
-	}
-	hold := make(chan struct{})
-	n.fake.mu.Lock()
-	n.fake.hold = hold
-	n.fake.mu.Unlock()
-	create.Key = "k2"
-	leave()
-	until(t, "what nobody waits for is given up", func() bool { return len(n.fake.living()) == 0 })
-	close(hold)
-	n.fake.mu.Lock()
-	n.fake.hold = nil
-	n.fake.mu.Unlock()
-	create.Key = "k3"
-	s, err := n.client.Open(t.Context(), create)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for f, err := s.Recv(t.Context()); ; f, err = s.Recv(t.Context()) {
+	t.Run("a-repeat-comes", func(t *testing.T) {
+		n := startNode(t, func(c *Config) { c.Keys.Untold = time.Minute })
+		n.fake.hold = make(chan struct{})
+		leave(t, n)
+		got := make(chan error, 1)
+		var replayed bool
+		go func() {
+			var err error
+			_, replayed, err = n.ask(t.Context(), create)
+			got <- err
+		}()
+		until(t, "a repeat waits", func() bool { _, callers := n.edge.keyed.Keys.UnderWay(); return callers == 1 })
+		close(n.fake.hold)
+		if err := <-got; err != nil || !replayed || len(n.fake.living()) != 1 {
+			t.Fatalf("repeat: %v, replayed %v", err, replayed)
+		}
+	})
+	t.Run("nobody-comes", func(t *testing.T) { // while it is made, nor after
+		n := startNode(t, func(c *Config) { c.Keys.Untold = 100 * time.Millisecond })
+		hold := make(chan struct{})
+		n.fake.hold = hold
+		leave(t, n)
+		until(t, "what nobody waits for is given up", func() bool { return len(n.fake.living()) == 0 })
+		close(hold)
+		n.fake.mu.Lock()
+		n.fake.hold = nil
+		n.fake.mu.Unlock()
+		create.Key = "k2"
+		s, err := n.client.Open(t.Context(), create)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done := f.Type == aether.MsgReply; done {
+		for f, err := s.Recv(t.Context()); ; f, err = s.Recv(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if done := f.Type == aether.MsgReply; done {
+				f.Release()
+				break
+			}
 			f.Release()
-			break
 		}
-		f.Release()
-	}
-	s.Reset(nil) // the answer was lost on the way to the client
-	until(t, "what nobody knows of is taken back", func() bool { return len(n.fake.living()) == 0 })
-	if _, replayed, err := n.ask(t.Context(), create); err != nil || replayed {
-		t.Errorf("the key isn't free: replayed %v, %v", replayed, err)
-	}
+		s.Reset(nil) // the answer was lost on the way to the client
+		until(t, "what nobody knows of is taken back", func() bool { return len(n.fake.living()) == 0 })
+		if _, replayed, err := n.ask(t.Context(), create); err != nil || replayed {
+			t.Errorf("the key isn't free: replayed %v, %v", replayed, err)
+		}
+	})
 }
 
 func TestKeyRunsACommandOnce(t *testing.T) {
