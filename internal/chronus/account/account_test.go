@@ -110,14 +110,14 @@ func TestCacheReadsAhead(t *testing.T) {
 	c.Expect()
 	c.Ahead(read)
 	c.Ahead(read)
-	find("agent", 1)
-	find("agent", 2)
+	find("app", 1)
+	find("app", 2)
 	c.Expect()
 	c.Ahead(read)
 	c.Touch()
-	find("agent", 4)
+	find("app", 4)
 	c.Expect()
-	find("agent", 5) // it was faster
+	find("app", 5) // it was faster
 	c.Ahead(read)
 	if reads != 5 {
 		t.Errorf("read again after the first command")
