@@ -170,6 +170,12 @@ func TestShardDiesWhilePaused(t *testing.T) {
 	s.resume()
 	s.resume()
 	wantExit(t, s.exe("true"), 0)
+	// Thawed by somebody who couldn't reach the shard, it isn't paused.
+	s.pause()
+	if err := os.WriteFile(filepath.Join(s.folder(), "cgroup.freeze"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	wantExit(t, s.exe("true"), 0)
 	r := s.attach(aether.Attach{ID: "long"}).finish()
 	wantExit(t, r, 9)
 	wantLines(t, r.out[0], lines)

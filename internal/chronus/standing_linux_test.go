@@ -26,7 +26,11 @@ func TestPausedSandboxIsLookedAfter(t *testing.T) {
 	wantExit(t, s.exec(keep("over", "echo before; exit 4")).finish(), 4)
 	victim := s.exec(keep("victim", "sleep 1000"))
 	victim.until("its start", func() bool { return victim.started != nil })
+	session := s.newSession(api.Session{})
+	busy := s.exec(aether.ExecStart{Shell: []byte("echo up; sleep 1000"), Session: session})
+	busy.until("its start", func() bool { return len(busy.out[0]) > 0 })
 	s.pause()
+	wantCode(t, s.exec(aether.ExecStart{Shell: []byte("true"), Session: session}).finish(), api.CodeFrozen) // it waits for no turn
 	r := s.attach(aether.Attach{ID: "over"}).finish()
 	wantExit(t, r, 4)
 	if string(r.out[0]) != "before\n" {
