@@ -226,12 +226,12 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestCase93 pulls ten images, fifty times each, from a registry that is busy for a while: few requests are made, nothing
+// TestCase93 pulls forty images, thirteen times each, from a registry that is busy for a while: few requests are made, nothing
 // gives up, and when it's there again all is pulled.
 func TestCase93(t *testing.T) {
 	t.Parallel()
 	h, n := newHub(t), newNode(t, registry.Config{})
-	for i := range 10 {
+	for i := range 40 {
 		h.image("v"+strconv.Itoa(i), arch, gz, pack(t, entry{"a", strconv.Itoa(i)}))
 	}
 	var busy atomic.Bool
@@ -243,26 +243,26 @@ func TestCase93(t *testing.T) {
 		return busy.Load()
 	})
 	var wg sync.WaitGroup
-	for i := range 500 {
+	for i := range 520 {
 		wg.Go(func() {
-			o := order(h, ":v"+strconv.Itoa(i%10))
-			o.Name = "app" + strconv.Itoa(i%10)
+			o := order(h, ":v"+strconv.Itoa(i%40))
+			o.Name = "app" + strconv.Itoa(i%40)
 			if _, err := n.remote.Pull(t.Context(), o, nil); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	waitFor(t, "all to ask", func() bool { return registry.Waiting(n.remote) == 500 && len(h.asked("")) >= 10 })
+	waitFor(t, "all to ask", func() bool { return registry.Waiting(n.remote) == 520 && len(h.asked("")) >= 16 })
 	pause := time.NewTimer(2 * time.Second) // a storm has time to be one
 	<-pause.C
 	during := len(h.asked(""))
 	busy.Store(false)
 	wg.Wait()
-	// Ten pulls ask, each with pauses that double: 0.2 s, 0.4 s, 0.8 s.
-	if during > 10*10 {
+	// Sixteen ask at a time, each with pauses that double: 0.2 s, 0.4 s, 0.8 s.
+	if during > 16*10 {
 		t.Errorf("%d requests while the registry was busy", during)
 	}
-	if got := len(n.left()); got != 10 {
+	if got := len(n.left()); got != 40 {
 		t.Errorf("%d images", got)
 	}
 }

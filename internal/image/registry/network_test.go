@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,6 +99,53 @@ func TestPlainHTTP(t *testing.T) {
 	}
 	if asked != 1 {
 		t.Errorf("%d requests", asked)
+	}
+}
+
+// TestBusyForAll asks once more while another request waits for a busy registry: it waits as well.
+func TestBusyForAll(t *testing.T) {
+	var mu sync.Mutex
+	var until time.Time
+	early := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if until.IsZero() {
+			until = time.Now().Add(time.Second)
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		} else if time.Now().Before(until) {
+			early++
+		}
+	}))
+	defer srv.Close()
+	next := &http.Transport{}
+	defer next.CloseIdleConnections()
+	p := &polite{next: next, patience: time.Minute}
+	ask := func() {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp, err := p.RoundTrip(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+	}
+	var wg sync.WaitGroup
+	wg.Go(ask)
+	for waits := false; !waits; runtime.Gosched() {
+		p.mu.Lock()
+		waits = !p.notBefore.IsZero()
+		p.mu.Unlock()
+	}
+	ask()
+	wg.Wait()
+	if early > 0 {
+		t.Errorf("%d requests came early", early)
 	}
 }
 

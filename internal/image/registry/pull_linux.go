@@ -51,20 +51,14 @@ func (p *pull) pull(ctx context.Context, tell func(api.ImageEvent)) (api.ImageEv
 		fresh.Image = there // a digest always leads to the same
 		return fresh, nil
 	}
-	s, err := p.m.connect(ctx, p.ref, p.o.RegistryAccess, func(r name.Repository) []string { return []string{r.Scope(transport.PullScope)} })
+	s, now, err := p.ask(ctx, there != nil)
 	if err != nil {
 		return api.ImageEvent{}, err
 	}
 	defer s.close()
-	if there != nil {
-		now, err := s.current(ctx)
-		if err != nil {
-			return api.ImageEvent{}, err
-		}
-		if now == there.Source.Digest {
-			fresh.Image = there
-			return fresh, nil
-		}
+	if there != nil && now == there.Source.Digest {
+		fresh.Image = there
+		return fresh, nil
 	}
 	w, err := p.m.cfg.Importer.Begin(ctx)
 	if err != nil {
@@ -73,6 +67,18 @@ func (p *pull) pull(ctx context.Context, tell func(api.ImageEvent)) (api.ImageEv
 	defer w.Close()
 	made, err := p.make(ctx, s, w, newVoice(tell))
 	return api.ImageEvent{Type: "done", Image: &made}, err
+}
+
+// ask logs in and, where that's wanted, asks what the reference leads to now. The caller closes the session.
+func (p *pull) ask(ctx context.Context, current bool) (s *session, now string, err error) {
+	s, err = p.m.connect(ctx, p.ref, p.o.RegistryAccess, func(r name.Repository) []string { return []string{r.Scope(transport.PullScope)} })
+	if err != nil || !current {
+		return s, "", err
+	}
+	if now, err = s.current(ctx); err != nil {
+		s.close()
+	}
+	return s, now, err
 }
 
 // there looks for an image of this name that was pulled by this reference, which is then replaced. Any other in its place

@@ -15,8 +15,10 @@ import (
 	"github.com/dsec-io/dsec/internal/image/reference"
 )
 
-// parallelBlobs is how many layers of an image are fetched at a time.
-const parallelBlobs = 3
+const (
+	parallelBlobs = 3  // layers of an image that are fetched at a time
+	parallelAsks  = 16 // pulls and pushes that find out at a time what there is to do
+)
 
 // Config is what a [Remote] is made of. The importer is required.
 type Config struct {
@@ -28,7 +30,8 @@ type Config struct {
 
 // Remote pulls and pushes images.
 type Remote struct {
-	cfg Config
+	cfg  Config
+	asks chan struct{} // one for each that asks
 
 	mu      sync.Mutex // guards flights, and who is in them
 	flights map[[sha256.Size]byte]*flight
@@ -40,7 +43,7 @@ func New(cfg Config) (*Remote, error) {
 		return nil, errors.New("registry: no importer")
 	}
 	cfg.Stall, cfg.Patience = cmp.Or(cfg.Stall, 30*time.Second), cmp.Or(cfg.Patience, 2*time.Minute)
-	return &Remote{cfg: cfg, flights: map[[sha256.Size]byte]*flight{}}, nil
+	return &Remote{cfg: cfg, asks: make(chan struct{}, parallelAsks), flights: map[[sha256.Size]byte]*flight{}}, nil
 }
 
 // flight is a pull that several may wait for.

@@ -43,6 +43,12 @@ func (m *Remote) connect(ctx context.Context, ref reference.Reference, access ap
 	if err != nil {
 		return nil, err
 	}
+	select { // however many images are asked for at once, the registry sees few of us
+	case m.asks <- struct{}{}:
+		defer func() { <-m.asks }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	base, err := newTransport(ref, access)
 	if err != nil {
 		return nil, err
