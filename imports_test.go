@@ -43,7 +43,7 @@ var housePlan = [][]string{
 	{"libdsec"},      // the public SDK
 	{"internal/backend/container"},
 	{"internal/backend/container/userns"},
-	{"internal/backend/container/knobs", "internal/backend/container/record", "internal/backend/container/trash"},
+	{"internal/backend/container/knobs", "internal/backend/container/record", "internal/backend/container/shortage", "internal/backend/container/trash"},
 	{"internal/edge"},
 	{"internal/edge/records"},
 	{"internal/edge/spec", "internal/edge/images", "internal/edge/idem", "internal/edge/events", "internal/edge/instance", "internal/edge/lifetime", "internal/edge/admission", "internal/edge/pause", "internal/edge/savedlog"},

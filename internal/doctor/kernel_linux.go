@@ -18,7 +18,7 @@ import (
 
 const newKernel = "use a newer kernel (Linux 6.12 or later has all of it)"
 
-const noSuchLimit = "mount -t proc proc /proc   # with /proc/sys in it"
+const noSuchLimit = "mount a procfs on /proc, with /proc/sys in it"
 
 // allNamespaces are those of a sandbox.
 const allNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |

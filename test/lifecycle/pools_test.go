@@ -78,7 +78,7 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 	}
 	seen := map[string]string{} // whose it was
 	again := 0
-	for round := range rounds {
+	for range rounds {
 		for _, project := range []string{"", "pool-a", "pool-b"} {
 			c := n.Client
 			if project != "" {
@@ -91,16 +91,7 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 					t.Fatal(err)
 				}
 				boxes = append(boxes, sb)
-				names, ids := namespaces(t, n, sb.ID())
-				names["ids from "+ids] = true
-				for name := range names {
-					owner, had := seen[name]
-					again += count(had && strings.HasPrefix(name, "user:"))
-					wrong := had && owner != project
-					if seen[name] = project; wrong {
-						t.Errorf("round %d: %s of project %q was project %q's", round, name, project, owner)
-					}
-				}
+				again += owned(t, n, sb, seen, fmt.Sprintf("project %q", project))
 			}
 			for _, sb := range boxes {
 				if _, err := sb.Stop(t.Context()); err != nil {
@@ -114,11 +105,23 @@ func TestNothingIsSharedBetweenProjects(t *testing.T) {
 	}
 }
 
-func count(is bool) int {
-	if is {
-		return 1
+// owned compares what a sandbox has with what those of others had, and tells how many of its user namespaces its own project
+// has had before.
+func owned(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox, seen map[string]string, project string) (again int) {
+	t.Helper()
+	names, ids := namespaces(t, n, sb.ID())
+	names["ids from "+ids] = true
+	for name := range names {
+		owner, had := seen[name]
+		if had && owner != project {
+			t.Errorf("%s of %s was that of %s", name, project, owner)
+		}
+		if had && strings.HasPrefix(name, "user:") {
+			again++
+		}
+		seen[name] = project
 	}
-	return 0
+	return again
 }
 
 // promised reads how much of each kind the node has promised to sandboxes.

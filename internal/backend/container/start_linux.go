@@ -12,6 +12,7 @@ import (
 	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/aether"
 	"github.com/dsec-io/dsec/internal/backend/container/record"
+	"github.com/dsec-io/dsec/internal/backend/container/shortage"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/image"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
@@ -25,7 +26,7 @@ import (
 func (b *Backend) Start(ctx context.Context, p edge.BoxParams) (edge.Box, error) {
 	x, err := b.start(ctx, p)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, shortage.Refusal(err)
 	}
 	return x, nil
 }

@@ -135,7 +135,7 @@ func TestWhatIsBeingMadeCounts(t *testing.T) {
 				}
 				wantFull(t, r.Reserve("x", one), what, "10 sandboxes are being made")
 				// However late the machine is looked at: they are still being made.
-				time.Sleep(lookEvery)
+				<-time.After(lookEvery)
 				wantFull(t, r.Reserve("x", one))
 				wantFull(t, r.Change(id(0), Claim{Sandboxes: 1, MemoryMB: 2, PIDs: 1}))
 				if err := r.Change(id(0), Claim{Sandboxes: 1, MemoryMB: 1, PIDs: 1, MilliCPU: 1}); err != nil {
@@ -146,7 +146,7 @@ func TestWhatIsBeingMadeCounts(t *testing.T) {
 				r.Release(id(1))
 				r.Made(id(0))
 				wantFull(t, r.Reserve("x", one))
-				time.Sleep(lookEvery)
+				<-time.After(lookEvery)
 				for _, id := range []string{"x", "y"} {
 					if err := r.Reserve(id, one); err != nil {
 						t.Errorf("after a new look: %v", err)

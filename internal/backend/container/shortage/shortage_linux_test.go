@@ -1,4 +1,4 @@
-package container
+package shortage
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 )
 
 // shortEnv has the test binary meet a limit in a user namespace of its own, whose limits bind nobody else.
-const shortEnv = "CONTAINER_TEST_SHORT_OF"
+const shortEnv = "SHORTAGE_TEST_OF"
 
 // TestShortages has the kernel refuse what a create needs, and compares what a client is told.
 func TestShortages(t *testing.T) {
@@ -73,7 +73,7 @@ func meetLimit(t *testing.T, limit string) {
 			err = out.Failed
 		}
 	}
-	e, ok := errors.AsType[*api.Error](refusal(fmt.Errorf("make: %w", err)))
+	e, ok := errors.AsType[*api.Error](Refusal(fmt.Errorf("make: %w", err)))
 	if !ok {
 		t.Fatalf("refused with %v", err)
 	}
@@ -85,12 +85,12 @@ func TestOtherRefusalsStay(t *testing.T) {
 	typed := api.Errorf(api.CodeNoSuchImage, "no image")
 	disk := &os.PathError{Op: "mkdir", Path: "upper", Err: unix.ENOSPC}
 	for _, err := range []error{nil, typed, disk, errors.New("broken"), &spawn.Failure{NR: unix.SYS_MOUNT, Errno: unix.ENOSPC}, &spawn.Failure{NR: unix.SYS_SETRESUID, Errno: unix.EAGAIN}} {
-		if got := refusal(err); !errors.Is(got, err) || errors.As(got, new(*api.Error)) != (err == error(typed)) {
+		if got := Refusal(err); !errors.Is(got, err) || errors.As(got, new(*api.Error)) != (err == error(typed)) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}
 	for _, err := range []error{idrange.ErrExhausted, unix.ENFILE, unix.ENOMEM, &spawn.Failure{NR: unix.SYS_CLONE, Errno: unix.EAGAIN}} {
-		if got := refusal(fmt.Errorf("start: %w", err)); !api.IsCode(got, api.CodeNoCapacity) {
+		if got := Refusal(fmt.Errorf("start: %w", err)); !api.IsCode(got, api.CodeNoCapacity) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}

@@ -1,4 +1,8 @@
-package container
+// Package shortage tells what a machine had too little of when its kernel refused to make a sandbox.
+//
+// Admission counts what it can; the rest (namespaces, ranges of ids, descriptors) is known when it is refused, and then
+// everything is taken back and the client is told, as if it had been refused before.
+package shortage
 
 import (
 	"errors"
@@ -10,24 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusedRetryMS is when a create may be tried again that the kernel had no room for.
-const refusedRetryMS = 1000
+// retryMS is when a create may be tried again that the kernel had no room for.
+const retryMS = 1000
 
-// refusal names in a typed way what the machine had too little of when it refused to make a sandbox; any other error is
-// returned as it is. Admission counts what it can; the rest is known when it is refused, and then everything is taken
-// back.
-func refusal(err error) error {
-	what := shortage(err)
+// Refusal is the error of a create as a client is told it: an *api.Error with [api.CodeNoCapacity] that names what there
+// was too little of; any other error as it is.
+func Refusal(err error) error {
+	what := of(err)
 	if what == "" || errors.As(err, new(*api.Error)) {
 		return err
 	}
 	e := api.FieldError(api.CodeNoCapacity, "", "try again later, or stop sandboxes; dsec doctor tells the machine's limits", "the machine has no %s left: %v", what, err)
-	e.RetryMS = refusedRetryMS
+	e.RetryMS = retryMS
 	return e
 }
 
-// shortage tells what there is too little of; empty: nothing that is known.
-func shortage(err error) string {
+// of tells what there is too little of; empty: nothing that is known.
+func of(err error) string {
 	if errors.Is(err, idrange.ErrExhausted) {
 		return "ranges of user ids"
 	}
