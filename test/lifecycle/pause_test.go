@@ -257,18 +257,15 @@ func TestCase51NoStateIsForEver(t *testing.T) {
 	} {
 		f.Die = true
 		n.Fault(t, f)
-		sb := n.Client.Sandbox(want.ID())
-		for range 2 {
-			if _, err := sb.Pause(t.Context()); err != nil {
-				break
+		untilDeath(t, n, func(ctx context.Context) {
+			sb := n.Client.Sandbox(want.ID())
+			for ctx.Err() == nil {
+				_, _ = sb.Pause(ctx)
+				_, _ = sb.Resume(ctx)
 			}
-			if _, err := sb.Resume(t.Context()); err != nil {
-				break
-			}
-		}
-		n.Died(t)
+		})
 		n.Restart(t)
-		sb = n.Client.Sandbox(want.ID())
+		sb := n.Client.Sandbox(want.ID())
 		now := state(t, sb)
 		if now != api.StateRunning && now != api.StatePaused || frozen(t, n, sb.ID()) != (now == api.StatePaused) {
 			t.Errorf("died at %s/%d: it is %s, frozen: %v", f.Point, f.Skip, now, frozen(t, n, sb.ID()))
@@ -276,13 +273,23 @@ func TestCase51NoStateIsForEver(t *testing.T) {
 		before := testbed.Output(t, sb, "cat /tmp/n")
 		testbed.Until(t, hang, "what runs in it goes on", func() bool { return testbed.Output(t, sb, "cat /tmp/n") != before })
 	}
-	n.Fault(t, testbed.Fault{Point: "pause:freeze", Die: true})
-	_, _ = n.Client.Sandbox(want.ID()).Pause(t.Context())
-	n.Died(t)
+	n.Fault(t, testbed.Fault{Point: "record:sync", Die: true})
+	untilDeath(t, n, func(ctx context.Context) { _, _ = n.Client.Sandbox(want.ID()).Pause(ctx) })
 	n.Restart(t)
 	if info, err := n.Client.Sandbox(want.ID()).Stop(t.Context()); err != nil || info.State != api.StateStopped {
 		t.Errorf("delete: %s, %v", info.State, err)
 	}
+}
+
+// untilDeath does something that the node dies of, and whose answers don't matter.
+func untilDeath(t *testing.T, n *testbed.Node, do func(ctx context.Context)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { do(ctx) })
+	n.Died(t)
+	cancel()
+	wg.Wait()
 }
 
 // TestCase52StatusProbe: who polls sees the states of the table and nothing else.
@@ -468,7 +475,7 @@ func TestCase56OpenStreamsGoOn(t *testing.T) {
 	t.Parallel()
 	n := testbed.Shared(t)
 	sb := n.Create(t, api.Spec{})
-	if _, err := sb.Start(t.Context(), libdsec.Cmd{Argv: []string{"nc", "-lk", "-p", "7000", "-e", "cat"}}, libdsec.StartOptions{Detach: true}); err != nil {
+	if _, err := sb.Start(t.Context(), libdsec.Cmd{Argv: []string{"nc", "-ll", "-p", "7000", "-e", "cat"}}, libdsec.StartOptions{Detach: true}); err != nil {
 		t.Fatal(err)
 	}
 	var conn io.ReadWriteCloser
@@ -594,8 +601,5 @@ func TestCase102SwapLimitStays(t *testing.T) {
 	resume()
 	if got := limits(); got != first {
 		t.Errorf("resumed: %s, want %s", got, first)
-	}
-	if testbed.Output(t, sb, "grep -c . /proc/swaps || true") == "" {
-		t.Error("it isn't of use")
 	}
 }

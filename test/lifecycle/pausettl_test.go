@@ -63,18 +63,18 @@ func TestCase62PausedTimeDoesntCount(t *testing.T) {
 	n := testbed.Shared(t)
 	t.Run("running", func(t *testing.T) {
 		t.Parallel()
-		sb := n.Create(t, api.Spec{TTL: api.TTL{RunningS: new(int64(10))}})
+		sb := n.Create(t, api.Spec{TTL: api.TTL{RunningS: new(int64(5))}})
 		begun := time.Now()
 		if info := pause(t, sb); info.ExpiresAt != nil {
 			t.Errorf("it ends at %v", info.ExpiresAt)
 		}
-		<-time.After(12 * time.Second) // the pause is the point
+		<-time.After(6 * time.Second) // the pause is the point
 		info, err := sb.Resume(t.Context())
 		if err != nil || info.PausedAt != nil || info.ExpiresAt == nil {
 			t.Fatalf("%+v, %v", info, err)
 		}
 		testbed.Output(t, sb, "true")
-		if info, at := ended(t, sb); at.Sub(begun) < 21*time.Second || !strings.Contains(info.Reason, "ttl.running_s") {
+		if info, at := ended(t, sb); at.Sub(begun) < 10*time.Second || !strings.Contains(info.Reason, "ttl.running_s") {
 			t.Errorf("it ended after %v: %s", at.Sub(begun), info.Reason)
 		}
 	})
@@ -157,8 +157,8 @@ func TestCase64OldDeadlines(t *testing.T) {
 	t.Parallel()
 	n := testbed.Start(t, testbed.Options{})
 	create := func(s api.Spec) *libdsec.Sandbox { return n.Create(t, s) }
-	again := create(api.Spec{TTL: api.TTL{RunningS: new(int64(20))}})
-	rests := create(api.Spec{TTL: api.TTL{RunningS: new(int64(20)), PausedS: new(int64(3600))}})
+	again := create(api.Spec{TTL: api.TTL{RunningS: new(int64(10))}})
+	rests := create(api.Spec{TTL: api.TTL{RunningS: new(int64(10)), PausedS: new(int64(3600))}})
 	over := create(api.Spec{TTL: api.TTL{PausedS: new(int64(1))}})
 	begun := time.Now()
 	for _, sb := range []*libdsec.Sandbox{again, rests, over} {
@@ -177,7 +177,7 @@ func TestCase64OldDeadlines(t *testing.T) {
 			t.Errorf("what was due ended as %s: %s", info.State, info.Reason)
 		}
 	}
-	testbed.Until(t, hang, "the old deadline", func() bool { return time.Since(begun) > 21*time.Second })
+	testbed.Until(t, hang, "the old deadline", func() bool { return time.Since(begun) > 11*time.Second })
 	sb := n.Client.Sandbox(again.ID())
 	info, err := sb.Resume(t.Context())
 	resumed := time.Now()
@@ -185,7 +185,7 @@ func TestCase64OldDeadlines(t *testing.T) {
 		t.Fatalf("%s (%s), %v", info.State, info.Reason, err)
 	}
 	testbed.Output(t, sb, "true")
-	if info, _ := ended(t, sb); time.Since(resumed) < 10*time.Second || !strings.Contains(info.Reason, "ttl.running_s") {
+	if info, _ := ended(t, sb); time.Since(resumed) < 5*time.Second || !strings.Contains(info.Reason, "ttl.running_s") {
 		t.Errorf("it ended %v after its resume: %s", time.Since(resumed), info.Reason)
 	}
 	testbed.Output(t, n.Client.Sandbox(rests.ID()), "true")
