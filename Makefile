@@ -47,8 +47,8 @@ lint: golangci ## formatting, linters, modernizers, modules, generated code, cro
 golangci:
 	@hack/golangci $(LINTER)
 
-bench: setup build ## the benchmarks, against crun
-	@hack/bench
+bench: setup build ## all benchmarks, quickly, those that compare against crun; hack/bench takes its time
+	@hack/bench --quick
 
 clean: ## remove what was built here; the machine's images stay
 	@rm -rf bin internal/aetherbin/bin/dsec-aether-*

@@ -39,7 +39,7 @@ type density struct {
 	ids     []string
 	stopped string // why no more were made
 	tally   tally
-	samples []grown
+	samples []meter.Sample
 }
 
 // density fills memory with idle sandboxes.
@@ -184,7 +184,7 @@ func (d *density) look(n, limitKiB int64) {
 	case now.Available < densityFloorMB<<10:
 		d.stopped = fmt.Sprintf("memory: the machine has %d MiB available, and others need some", now.Available>>10)
 	}
-	d.samples = append(d.samples, grown{float64(n), float64(used)})
+	d.samples = append(d.samples, meter.Sample{N: float64(n), KiB: float64(used)})
 	if n%512 == 0 {
 		d.sayf("density: %d sandboxes, %d MiB used, %d KiB each", n, used>>10, used/n)
 	}
@@ -214,31 +214,6 @@ func (d *density) one(ctx context.Context, spec []byte) {
 	d.tally.failed++
 	d.failed("create", err)
 	d.stopped = cmp.Or(d.stopped, "an error: "+err.Error())
-}
-
-// grown is how much memory so many sandboxes have used, in KiB.
-type grown struct{ n, used float64 }
-
-// growth splits the memory of n sandboxes into linear*n + square*n*n, by least squares over the memory of one. The first
-// few say little, because a shard and the server's heap grow in steps.
-func growth(all []grown) (linear, square float64, ok bool) {
-	if len(all) < 8 {
-		return 0, 0, false
-	}
-	var count, sx, sy, sxx, sxy float64
-	for _, g := range all {
-		if g.n < all[len(all)-1].n/4 {
-			continue
-		}
-		x, y := g.n, g.used/g.n
-		count, sx, sy, sxx, sxy = count+1, sx+x, sy+y, sxx+x*x, sxy+x*y
-	}
-	spread := count*sxx - sx*sx
-	if spread <= 0 {
-		return 0, 0, false
-	}
-	square = (count*sxy - sx*sy) / spread
-	return (sy - square*sx) / count, square, true
 }
 
 // figure adds a figure that has no spread.
@@ -300,7 +275,7 @@ func (d *density) measure(ctx context.Context) error {
 	for _, k := range used.Kinds() {
 		d.figure("memory."+k.Name, "KiB/sandbox", float64(k.KiB)/n)
 	}
-	if linear, square, ok := growth(d.samples); ok {
+	if linear, square, ok := meter.Growth(d.samples); ok {
 		d.figure("memory.linear", "KiB/sandbox", linear)
 		d.figure("memory.square", "KiB/sandbox", square*n)
 		d.notef("memory.linear is what one sandbox takes by itself; memory.square what each takes more because there are so many: " +

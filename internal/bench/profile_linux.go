@@ -99,16 +99,29 @@ func (b *bench) profileFailed(name string, err error) {
 	b.document.Results = append(b.document.Results, Result{Name: name + ".profile", Unit: "ms", Failures: 1})
 }
 
-// flames writes a graph.
+// flames writes a graph, and the same as a list.
 func (b *bench) flames(name, part, unit string, stacks []flame.Stack) error {
 	svg, err := flame.Graph{Title: "dsec bench " + name + ": " + part, Unit: unit}.SVG(stacks)
+	if errors.Is(err, flame.ErrEmpty) {
+		return &missingError{"it was never found running"}
+	}
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(b.Out, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(b.Out, name+"-"+part+".svg"), []byte(svg), 0o644)
+	var list strings.Builder
+	total := int64(0)
+	for _, s := range stacks {
+		total += s.Value
+	}
+	fmt.Fprintf(&list, "%%\town %%\tfunction\n100\t0\tall: %d %s\n", total, unit)
+	for _, s := range flame.Shares(stacks) {
+		fmt.Fprintf(&list, "%.2f\t%.2f\t%s\n", 100*s.All, 100*s.Own, s.Function)
+	}
+	file := filepath.Join(b.Out, name+"-"+part)
+	return errors.Join(os.WriteFile(file+".svg", []byte(svg), 0o644), os.WriteFile(file+".tsv", []byte(list.String()), 0o644))
 }
 
 // goFlames draws a profile of a Go program.

@@ -163,7 +163,7 @@ func (a app) oneBench(name, short, example string) *cobra.Command {
 
 // profiled adds the flag of benchmarks that can be profiled.
 func (f *benchFlags) profiled(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.profile, "profile", false, "then draw flame graphs of client, server and shards into --out")
+	cmd.Flags().BoolVar(&f.profile, "profile", false, "then draw flame graphs of client, server and shards into --out, and list their functions")
 }
 
 // check finds what can't be measured.

@@ -83,9 +83,19 @@ func TestKnownProfile(t *testing.T) {
 	}
 }
 
+func TestShares(t *testing.T) {
+	stacks := append(known(), Stack{[]string{"main.main", "main.a", "main.main", "main.a"}, 100})
+	want := []Share{
+		{"main.main", 0.05, 1}, {"main.a", 0.5, 0.8}, {"do_syscall [k]", 0.3, 0.3}, {`main.<b>&"c"`, 0.15, 0.15}, {"main.tiny", 0, 0},
+	}
+	if diff := cmp.Diff(want, Shares(stacks)); diff != "" {
+		t.Errorf("shares (-want +got):\n%s", diff)
+	}
+}
+
 func TestNothingToDraw(t *testing.T) {
-	if _, err := (Graph{}).SVG(nil); !errors.Is(err, errEmpty) {
-		t.Errorf("%v, want %v", err, errEmpty)
+	if _, err := (Graph{}).SVG(nil); !errors.Is(err, ErrEmpty) {
+		t.Errorf("%v, want %v", err, ErrEmpty)
 	}
 }
 

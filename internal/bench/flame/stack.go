@@ -1,6 +1,7 @@
 package flame
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -63,6 +64,44 @@ func (n *node) depth(least int64) int {
 		}
 	}
 	return deepest + 1
+}
+
+// Share is what a function has of a profile, from 0 to 1.
+type Share struct {
+	Function string
+	Own      float64 // while it ran itself
+	All      float64 // while it was on the stack; once, however often it was there
+}
+
+// Shares are the functions of a profile, those with most of it first.
+func Shares(stacks []Stack) []Share {
+	byName, sum := map[string]*Share{}, 0.0
+	at := func(name string) *Share {
+		if byName[name] == nil {
+			byName[name] = &Share{Function: name}
+		}
+		return byName[name]
+	}
+	for _, s := range stacks {
+		v := float64(s.Value)
+		sum += v
+		for i, f := range s.Frames {
+			if !slices.Contains(s.Frames[:i], f) {
+				at(f).All += v
+			}
+		}
+		if n := len(s.Frames); n > 0 {
+			at(s.Frames[n-1]).Own += v
+		}
+	}
+	var all []Share
+	for _, s := range byName {
+		all = append(all, Share{s.Function, s.Own / max(sum, 1), s.All / max(sum, 1)})
+	}
+	slices.SortFunc(all, func(a, b Share) int {
+		return cmp.Or(cmp.Compare(b.All, a.All), strings.Compare(a.Function, b.Function))
+	})
+	return all
 }
 
 // kernelMark is behind the names of functions of the kernel.

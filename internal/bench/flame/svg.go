@@ -17,8 +17,8 @@ const (
 	narrowest = 0.4 // boxes below it aren't drawn
 )
 
-// errEmpty means that nothing was found running.
-var errEmpty = errors.New("the profile has no samples")
+// ErrEmpty means that nothing was found running.
+var ErrEmpty = errors.New("the profile has no samples")
 
 // Graph is what a graph says beside its boxes.
 type Graph struct {
@@ -31,7 +31,7 @@ type Graph struct {
 func (g Graph) SVG(stacks []Stack) (string, error) {
 	root := tree(stacks)
 	if root.value == 0 {
-		return "", errEmpty
+		return "", ErrEmpty
 	}
 	least := int64(float64(root.value) * narrowest / (width - 2*margin))
 	rows := root.depth(least)

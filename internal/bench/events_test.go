@@ -2,7 +2,6 @@ package bench
 
 import (
 	"io"
-	"math"
 	"strings"
 	"testing"
 )
@@ -23,20 +22,5 @@ func TestEvents(t *testing.T) {
 		if events(strings.NewReader(text), io.Discard) == nil {
 			t.Errorf("%s: no error", what)
 		}
-	}
-}
-
-// TestGrowth: what grows with the number and what grows with its square are told apart.
-func TestGrowth(t *testing.T) {
-	var all []grown
-	for n := 16.0; n <= 1600; n += 16 {
-		all = append(all, grown{n, 480*n + 0.07*n*n})
-	}
-	linear, square, ok := growth(all)
-	if !ok || math.Abs(linear-480) > 1e-6 || math.Abs(square-0.07) > 1e-9 {
-		t.Errorf("%v and %v, %v", linear, square, ok)
-	}
-	if _, _, ok := growth(all[:7]); ok {
-		t.Error("seven samples are enough")
 	}
 }
