@@ -2,7 +2,6 @@ package limits
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -193,32 +192,37 @@ func gone(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) {
 	}
 }
 
-// killInit ends a sandbox's first process.
-func killInit(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) {
+// initOf finds a sandbox's first process.
+func initOf(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) (pid int) {
 	t.Helper()
 	for _, g := range groups(t, n, sb) {
 		raw, err := os.ReadFile(filepath.Join(g, "cgroup.procs"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, pid := range strings.Fields(string(raw)) {
-			status, err := os.ReadFile("/proc/" + pid + "/status")
-			if err != nil || !strings.Contains(string(status), "\nNSpid:\t"+pid+"\t1\n") {
+		for _, word := range strings.Fields(string(raw)) {
+			status, err := os.ReadFile("/proc/" + word + "/status")
+			if err != nil || !strings.Contains(string(status), "\nNSpid:\t"+word+"\t1\n") {
 				continue
 			}
-			id, err := strconv.Atoi(pid)
-			if err != nil {
+			if pid, err = strconv.Atoi(word); err != nil {
 				t.Fatal(err)
 			}
-			p, err := os.FindProcess(id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			return
+			return pid
 		}
 	}
-	t.Fatal(fmt.Errorf("no init of %s in its groups", sb.ID()))
+	t.Fatalf("no init of %s in its groups", sb.ID())
+	return 0
+}
+
+// killInit ends a sandbox's first process.
+func killInit(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) {
+	t.Helper()
+	p, err := os.FindProcess(initOf(t, n, sb))
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
