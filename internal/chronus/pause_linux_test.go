@@ -291,6 +291,11 @@ func TestPauseRacesStarts(t *testing.T) {
 	})
 	for range 60 {
 		s.pause()
+		for _, pid := range s.members() {
+			if comm, _ := os.ReadFile("/proc/" + pid + "/comm"); bytes.Contains(comm, []byte("dsec-aeth")) {
+				t.Errorf("a helper is frozen: %s", comm)
+			}
+		}
 		s.resume()
 		before := ran.Load()
 		eventually(t, "a command", func() bool { return ran.Load() > before || t.Failed() })

@@ -157,7 +157,8 @@ mount -t cgroup2 none /cg || exit 9
 mount -t cgroup -o freezer none /fr
 ls /cg /fr
 for v in 0 1; do
-	for f in /cg/cgroup.freeze /fr/freezer.state; do [ -e $f ] && (echo $v >$f) 2>/dev/null && echo could write $f; done
+	(echo $v >/cg/cgroup.freeze) 2>/dev/null && echo could write $v
+	[ -e /fr/freezer.state ] && (echo $v >/fr/freezer.state) 2>/dev/null && echo could write $v to the freezer
 done
 for f in cgroup.kill cgroup.procs cgroup.subtree_control; do (echo 1 >/cg/$f) 2>/dev/null && echo could write $f; done
 mkdir /cg/x 2>/dev/null && echo could make a group

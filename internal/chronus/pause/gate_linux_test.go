@@ -3,6 +3,7 @@ package pause_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -68,6 +69,7 @@ func TestNobodyIsInsideAFrozenSandbox(t *testing.T) {
 					t.Error("inside a frozen sandbox")
 				}
 				entered.Add(1)
+				runtime.Gosched()
 				gr.inside.Add(-1)
 				gate.Leave()
 			}
