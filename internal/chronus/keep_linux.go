@@ -22,7 +22,6 @@ import (
 const (
 	boxKey     = "box/"
 	pauseKey   = "pause/"
-	endedKey   = "ended/"
 	orphanKey  = "orphan"
 	draftKey   = "draft/"
 	processKey = "exec/"

@@ -168,7 +168,7 @@ func (s *Shard) unary(ctx context.Context, open *aether.Open, fds []int) ([]byte
 	case "orphan.limit":
 		return nil, s.limitOrphans(open.Body)
 	case "ended":
-		return s.endedBoxes()
+		return s.edges.Ended()
 	case "boxes":
 		return json.Marshal(s.boxNames())
 	case "keeper":

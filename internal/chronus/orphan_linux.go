@@ -3,7 +3,6 @@ package chronus
 import (
 	"encoding/json"
 	"log/slog"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,19 +24,15 @@ func (s *Shard) keepJSON(key string, v any) {
 	}
 }
 
-// takeOrphans takes over since when there is no edge, and what was ended for that. What can't be read begins anew.
+// takeOrphans takes over since when there is no edge, and what was ended for that.
 func (s *Shard) takeOrphans(items []keeper.Item) {
-	var k orphan.Kept
+	var kept []byte
 	for _, it := range items {
 		if it.Key == orphanKey {
-			_ = json.Unmarshal(it.Blob, &k)
-		}
-		var end orphan.End
-		if box, ok := strings.CutPrefix(it.Key, endedKey); ok && json.Unmarshal(it.Blob, &end) == nil {
-			s.ended[box] = end
+			kept = it.Blob
 		}
 	}
-	s.edges = orphan.New(k, func(k orphan.Kept) { s.keepJSON(orphanKey, k) })
+	s.edges = orphan.New(kept, func(k orphan.Kept) { s.keepJSON(orphanKey, k) })
 }
 
 // limitOrphans is method "orphan.limit", whose body is a duration.
@@ -50,25 +45,18 @@ func (s *Shard) limitOrphans(body []byte) error {
 	return nil
 }
 
-// endedBoxes is method "ended": which boxes were ended without an edge, and why.
-func (s *Shard) endedBoxes() ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return json.Marshal(s.ended)
-}
-
 // endOrphans ends the boxes whose time is over while no edge looks after them. The next edge clears away what it finds.
 func (s *Shard) endOrphans(boxes []*box) {
-	s.edges.Alone(func(over func(time.Duration) (orphan.End, bool)) {
+	s.edges.Alone(func(over func(string, time.Duration) bool) {
 		for _, b := range boxes {
 			b.mu.Lock()
 			ends := time.Duration(b.spec.Ends)
 			b.mu.Unlock()
-			if end, ok := over(ends); ok {
-				s.endOrphan(b, end)
+			if over(b.Name, ends) {
+				s.endOrphan(b)
 			}
 		}
-		if _, ok := over(0); ok {
+		if over("", 0) {
 			s.endUnknown()
 		}
 	})
@@ -91,19 +79,8 @@ func (s *Shard) endUnknown() {
 }
 
 // endOrphan kills everything in a box, frozen or not. Why is on record before.
-func (s *Shard) endOrphan(b *box, end orphan.End) {
-	s.log.Warn("sandbox is ended", slog.String("sandbox", b.Name), slog.String("reason", end.Reason))
-	s.mu.Lock()
-	if len(s.ended) >= maxBoxes { // an edge has come and gone, and never asked
-		for old := range s.ended {
-			delete(s.ended, old)
-			defer s.del(endedKey + old)
-			break
-		}
-	}
-	s.ended[b.Name] = end
-	s.mu.Unlock()
-	s.keepJSON(endedKey+b.Name, end)
+func (s *Shard) endOrphan(b *box) {
+	s.log.Warn("sandbox is ended without an edge", slog.String("sandbox", b.Name))
 	if err := s.dirs.KillBox(b.Name); err != nil {
 		s.log.Error("sandbox isn't ended", slog.String("sandbox", b.Name), slog.Any("err", err))
 		return // the next round tries again

@@ -105,21 +105,8 @@ func (s *Shard) servePause(ctx context.Context, st *aether.Stream) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(ms)*time.Millisecond)
 	defer cancel()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-st.Done():
-			cancel()
-		case <-b.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	err = b.gate.Pause(ctx, b)
-	cancel()
-	<-watched
-	if err != nil {
+	st.AfterOver(cancel)
+	if err := b.gate.Pause(ctx, b); err != nil {
 		return b.pauseError(err)
 	}
 	return st.Reply(ctx, nil)

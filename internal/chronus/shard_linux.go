@@ -54,7 +54,6 @@ type Shard struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	boxes map[string]*box
-	ended map[string]orphan.End // by this shard, or one before it, while no edge was there
 	store *keeper.Store
 }
 
@@ -81,7 +80,6 @@ func Main(ctx context.Context, opts Options) error {
 		sweeps:  make(chan struct{}, 1), // one pending notice is enough
 		stores:  make(chan *keeper.Store),
 		boxes:   make(map[string]*box),
-		ended:   make(map[string]orphan.End),
 		hooks:   disturb.Hooks{On: opts.TestHooks},
 		budget:  int64(keeper.Budget() - 3*maxBoxes), // boxes and large sessions need some too
 	}

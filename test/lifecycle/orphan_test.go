@@ -18,19 +18,21 @@ import (
 // pids lists the processes below a group of a node, as the kernel's v2 hierarchy has them.
 func pids(t *testing.T, n *testbed.Node, group string) (all []int) {
 	t.Helper()
+	var files []string
 	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		for _, below := range []string{"", "/*"} {
-			files, err := filepath.Glob(filepath.Join(root, "dsec-"+n.Instance(), group) + below + "/cgroup.procs")
+			found, err := filepath.Glob(filepath.Join(root, "dsec-"+n.Instance(), group) + below + "/cgroup.procs")
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range files {
-				raw, _ := os.ReadFile(f) // gone: nobody is in it
-				for w := range strings.FieldsSeq(string(raw)) {
-					if pid, err := strconv.Atoi(w); err == nil {
-						all = append(all, pid)
-					}
-				}
+			files = append(files, found...)
+		}
+	}
+	for _, f := range files {
+		raw, _ := os.ReadFile(f) // gone: nobody is in it
+		for w := range strings.FieldsSeq(string(raw)) {
+			if pid, err := strconv.Atoi(w); err == nil {
+				all = append(all, pid)
 			}
 		}
 	}

@@ -5,6 +5,7 @@
 package orphan
 
 import (
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -19,12 +20,12 @@ const DefaultLimit = time.Hour
 type Kept struct {
 	Limit time.Duration `json:",omitempty"` // 0: DefaultLimit
 	Since time.Duration `json:",omitempty"` // when the last edge went; 0: one was there
+	Ended map[string]End
 }
 
 // End is why a sandbox was ended.
 type End struct {
 	Reason string `json:"reason"`
-	Max    bool   `json:"max"` // its longest time was over
 }
 
 // Watch is a shard's. It is safe for concurrent use.
@@ -37,12 +38,28 @@ type Watch struct {
 	edges int
 }
 
-// New goes on where a shard before this one was. Keep is told of changes; it is called with a lock held.
-func New(k Kept, keep func(Kept)) *Watch {
-	if k.Since == 0 {
-		k.Since = Now()
+// maxEnded is how many ends are remembered; more are nobody's any more.
+const maxEnded = 256
+
+// New goes on where a shard before this one was, from what it kept; nothing is a fresh start. Keep is told of changes; it
+// is called with a lock held.
+func New(kept []byte, keep func(Kept)) *Watch {
+	w := &Watch{keep: keep}
+	_ = json.Unmarshal(kept, &w.kept) // what can't be read begins anew
+	if w.kept.Since == 0 {
+		w.kept.Since = Now()
 	}
-	return &Watch{kept: k, keep: keep}
+	if w.kept.Ended == nil {
+		w.kept.Ended = make(map[string]End)
+	}
+	return w
+}
+
+// Ended tells which sandboxes were ended while there was no edge, as JSON: a map of [End] by name.
+func (w *Watch) Ended() ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return json.Marshal(w.kept.Ended)
 }
 
 // Now is the machine's clock since its start.
@@ -91,8 +108,8 @@ func (w *Watch) Again() {
 }
 
 // Alone calls f if there is no edge, while none can come. Over tells whether a sandbox's time is over whose longest ends
-// at max (0: never), and why.
-func (w *Watch) Alone(f func(over func(max time.Duration) (End, bool))) {
+// at the given time (0: never); if it has a name, why is kept from then on.
+func (w *Watch) Alone(f func(over func(name string, longest time.Duration) bool)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.edges > 0 {
@@ -103,13 +120,23 @@ func (w *Watch) Alone(f func(over func(max time.Duration) (End, bool))) {
 		limit = DefaultLimit
 	}
 	now := Now()
-	f(func(longest time.Duration) (End, bool) {
+	f(func(name string, longest time.Duration) bool {
+		var end End
 		switch {
 		case longest != 0 && now >= longest:
-			return End{Reason: "its longest time was over while no edge ran", Max: true}, true
+			end.Reason = "its longest time was over while no edge ran"
 		case now-w.kept.Since >= limit:
-			return End{Reason: fmt.Sprintf("no edge looked after it for %v", limit)}, true
+			end.Reason = fmt.Sprintf("no edge looked after it for %v", limit)
+		default:
+			return false
 		}
-		return End{}, false
+		if name != "" {
+			if len(w.kept.Ended) >= maxEnded {
+				clear(w.kept.Ended)
+			}
+			w.kept.Ended[name] = end
+			w.keep(w.kept)
+		}
+		return true
 	})
 }
