@@ -82,10 +82,10 @@ func (e *Edge) watch(sb *sandbox, box Box) {
 func (e *Edge) timeIsOver(sb *sandbox, o over) error {
 	still := func() bool { return stillOver(sb, o.limit) }
 	if o.do == api.ThenPause {
-		_, err := e.pauseIf(context.Background(), sb, o.why, still)
+		_, err := e.pauseIf(e.life, sb, o.why, still)
 		return err
 	}
-	_, err := e.stopIf(context.Background(), sb, o.why, still)
+	_, err := e.stopIf(e.life, sb, o.why, still)
 	return err
 }
 

@@ -34,7 +34,7 @@ func (e *Edge) serveResume(ctx context.Context, sb *sandbox, want api.Resumption
 	defer sb.active.Begin(uptime)()
 	if want.RunningS != nil {
 		// Before it wakes, so that what can't be had changes nothing, and it doesn't end for want of time right after.
-		if _, err := e.extend(ctx, sb, api.Extension{RunningS: want.RunningS}); err != nil {
+		if _, err := e.extend(ctx, sb, api.Extension(want)); err != nil {
 			return nil, err
 		}
 	}
@@ -161,9 +161,9 @@ func (e *Edge) freeze(sb *sandbox, box Box, turn *pause.Turn, why string) {
 		}
 	}
 	if stuck {
-		stuck = e.letGo(sb, box) != nil //nolint:contextcheck // what must go on does so, whatever gave up
+		stuck = e.letGo(sb, box) != nil
 	}
-	err = turnError(api.CodePauseFailed, turn, err)
+	err = turnError(turn.Context(), api.CodePauseFailed, err)
 	e.endPause(sb, turn, err, stuck, why)
 	e.met.turned(e.met.pauses, "pause", begun, err)
 }
@@ -187,7 +187,7 @@ func (e *Edge) keepPaused(sb *sandbox, why string) error {
 
 // letGo undoes a pause that can't be kept.
 func (e *Edge) letGo(sb *sandbox, box Box) error {
-	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.PauseTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.life), e.cfg.PauseTime) // what must go on does, also when the edge closes
 	defer cancel()
 	err := box.Resume(ctx)
 	if err != nil {
@@ -248,7 +248,7 @@ func (e *Edge) thaw(sb *sandbox, box Box, turn *pause.Turn, why string) {
 	if err == nil {
 		err = box.Resume(ctx)
 	}
-	err = turnError(api.CodeResumeFailed, turn, err)
+	err = turnError(turn.Context(), api.CodeResumeFailed, err)
 	sb.mu.Lock()
 	sb.turn = nil
 	ours := sb.rec.State == api.StateResuming // else it is being stopped, or has died
@@ -275,12 +275,12 @@ func (e *Edge) thaw(sb *sandbox, box Box, turn *pause.Turn, why string) {
 }
 
 // turnError is what a client is told of a pause or a resume that failed: nothing is lost, and it can be tried again.
-func turnError(code api.Code, turn *pause.Turn, err error) error {
+func turnError(turn context.Context, code api.Code, err error) error {
 	if err == nil {
 		return nil
 	}
-	if turn.Context().Err() != nil {
-		return context.Cause(turn.Context())
+	if turn.Err() != nil {
+		return context.Cause(turn)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		code = api.CodeDiskFull
@@ -326,7 +326,7 @@ func (e *Edge) standing(sb *sandbox, box Box) api.State {
 		if frozen && err == nil {
 			return api.StatePaused
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), e.cfg.PauseTime)
+		ctx, cancel := context.WithTimeout(e.life, e.cfg.PauseTime)
 		defer cancel()
 		if err = box.Pause(ctx); err == nil || errors.Is(err, ErrStuck) {
 			return api.StatePaused

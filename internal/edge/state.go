@@ -37,9 +37,5 @@ func short(s api.State) bool {
 
 // alive tells whether a sandbox in this state can be changed or ended at once: it has been made, and its end hasn't begun.
 func alive(s api.State) bool {
-	switch s {
-	case api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming:
-		return true
-	}
-	return false
+	return slices.Contains([]api.State{api.StateRunning, api.StatePausing, api.StatePaused, api.StateResuming}, s)
 }

@@ -251,8 +251,14 @@ func TestCase51NoStateIsForEver(t *testing.T) {
 	n := testbed.Start(t, testbed.Options{Faults: true})
 	want := n.Create(t, api.Spec{Command: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; sleep 0.05; done"}})
 	for _, f := range []testbed.Fault{
-		{Point: "pause:freeze"}, {Point: "record:sync"}, {Point: "record:sync", Skip: 1}, {Point: "resume:thaw"},
-		{Point: "record:append", Skip: 1}, {Point: "record:append", Skip: 2}, {Point: "events:append", Skip: 2}, {Point: "events:append", Skip: 3},
+		{Point: "pause:freeze"},
+		{Point: "record:sync"},
+		{Point: "record:sync", Skip: 1},
+		{Point: "resume:thaw"},
+		{Point: "record:append", Skip: 1},
+		{Point: "record:append", Skip: 2},
+		{Point: "events:append", Skip: 2},
+		{Point: "events:append", Skip: 3},
 	} {
 		f.Die = true
 		n.Fault(t, f)

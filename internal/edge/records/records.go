@@ -109,7 +109,9 @@ const maxRecordFile = 256 << 10
 
 func (s *Store) path(id string) string    { return filepath.Join(s.dir, id+".json") }
 func (s *Store) logPath(id string) string { return filepath.Join(s.dir, id+".log") }
-func (s *Store) Events(id string) string  { return filepath.Join(s.dir, id+".events") }
+
+// Events is the file of a sandbox's events.
+func (s *Store) Events(id string) string { return filepath.Join(s.dir, id+".events") }
 
 // Save puts a record in place whole or not at all. One id is saved by one goroutine at a time.
 func (s *Store) Save(r *Record) error {
