@@ -10,11 +10,13 @@ import (
 )
 
 const (
-	cloneVM           = syscall.CLONE_VM
-	cloneVfork        = syscall.CLONE_VFORK
-	cloneParentSetTID = syscall.CLONE_PARENT_SETTID
-	cloneClearSighand = 1 << 32
-	cloneIntoCgroup   = 1 << 33
+	cloneVM            = syscall.CLONE_VM
+	cloneVfork         = syscall.CLONE_VFORK
+	cloneParentSetTID  = syscall.CLONE_PARENT_SETTID
+	cloneChildSetTID   = syscall.CLONE_CHILD_SETTID
+	cloneChildClearTID = syscall.CLONE_CHILD_CLEARTID
+	cloneClearSighand  = 1 << 32
+	cloneIntoCgroup    = 1 << 33
 )
 
 // cloneArgs is the kernel's struct clone_args up to Linux 5.7.
@@ -89,6 +91,7 @@ func Run(a Attr, s *Script) (Outcome, error) {
 	b.after = linger{fd: -1}
 	atomic.StoreInt32(&b.outerTID, 0)
 	atomic.StoreInt32(&b.childTID, 0)
+	atomic.StoreInt32(&b.unborn, 0)
 	a.Watch.start(&s.watch, b)
 	var r uintptr
 	switch {

@@ -39,6 +39,7 @@ type block struct {
 	failErr  uintptr // its result
 	outerTID int32
 	childTID int32
+	unborn   int32 // not 0 from the inner child's birth to its exec or end, as the kernel writes
 	after    linger
 }
 
@@ -106,7 +107,7 @@ func (s *Script) Word(v ...uint64) uintptr {
 // Exit appends exit_group(0). A script that runs off its end does the same.
 func (s *Script) Exit() { s.Call(syscall.SYS_EXIT_GROUP, 0) }
 
-// Clone appends a legacy clone(2) whose child runs the script child, which has to be complete by now. CLONE_VM, CLONE_VFORK and CLONE_PARENT_SETTID are
+// Clone appends a legacy clone(2) whose child runs the script child, which has to be complete by now. CLONE_VM, CLONE_VFORK and CLONE_*_TID are
 // added to flags, and SIGCHLD when flags name no exit signal; the child's thread id, as the cloning process sees it, is
 // [Outcome.ChildTID]. It is the legacy call because clone3 refuses CLONE_PARENT together with an exit signal. A script
 // has one Clone at most that matters to the watchdog: the last.
@@ -115,7 +116,9 @@ func (s *Script) Clone(flags uintptr, child *Script) *Step {
 		flags |= uintptr(syscall.SIGCHLD)
 	}
 	b := s.blockOf()
-	st := s.Call(syscall.SYS_CLONE, flags|cloneVM|cloneVfork|cloneParentSetTID, 0, uintptr(unsafe.Pointer(&b.childTID)))
+	unborn := uintptr(unsafe.Pointer(&b.unborn)) // the fourth argument or the fifth, by architecture; the other isn't looked at
+	st := s.Call(syscall.SYS_CLONE, flags|cloneVM|cloneVfork|cloneParentSetTID|cloneChildSetTID|cloneChildClearTID,
+		0, uintptr(unsafe.Pointer(&b.childTID)), unborn, unborn)
 	s.child = child
 	if child.n == 0 {
 		child.Exit()

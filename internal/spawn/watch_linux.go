@@ -108,7 +108,7 @@ func (w *Watch) look(ws *watchState) {
 	switch {
 	case ws.expired:
 		kill(outer)
-	case inner > 0 && stopped(inner):
+	case inner > 0 && stopped(inner) && atomic.LoadInt32(&ws.b.unborn) != 0: // in this order: what is stopped comes to no exec
 		w.Stopped.Add(1)
 		kill(inner)
 	case time.Since(ws.started) >= w.limit():
