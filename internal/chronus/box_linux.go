@@ -207,12 +207,7 @@ func (b *box) readAccounts(f *account.Files) error {
 
 // readAhead reads the accounts of a new box before its first command.
 func (s *Shard) readAhead(st *aether.Stream) {
-	b, err := s.box(st.Open().Sandbox)
-	if err != nil {
-		return
+	if b, err := s.box(st.Open().Sandbox); err == nil { // paused or ended already: not needed
+		_ = b.enter(st.Done(), func() error { b.accounts.Ahead(b.readAccounts); return nil })
 	}
-	_ = b.enter(st.Done(), func() error { // paused or ended already: not needed
-		b.accounts.Ahead(b.readAccounts)
-		return nil
-	})
 }

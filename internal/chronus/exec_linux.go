@@ -3,7 +3,6 @@ package chronus
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,7 +81,7 @@ func (s *Shard) serveExec(ctx context.Context, st *aether.Stream) error {
 
 // start brings the command to life. On error nothing of it is left.
 func (x *execution) start() (_ *process, err error) {
-	defer x.closeTheirs()
+	defer x.cmd.CloseEnds()
 	defer x.closeOurs() // what the process hasn't taken over
 	c := &x.cmd
 	c.Box, c.Group, c.Linger = x.box.target(), x.req.ID, x.linger()
@@ -214,45 +213,12 @@ func closeJournals(js [2]*journal.Journal) {
 }
 
 // openStdio makes the pipes or the terminal. x.cmd.FDs are the command's ends.
-func (x *execution) openStdio() error {
+func (x *execution) openStdio() (err error) {
 	if x.req.TTY {
 		return x.openTerminal()
 	}
-	for i := range x.outR {
-		var pipe [2]int
-		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
-		}
-		x.outR[i], x.cmd.FDs[1+i] = pipe[0], pipe[1]
-		openToAll(pipe[1])
-		if err := unix.SetNonblock(pipe[0], true); err != nil {
-			return api.Errorf(api.CodeNotStarted, "make an output pipe: %v", err)
-		}
-	}
-	if x.req.Stdin {
-		var pipe [2]int
-		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-			return api.Errorf(api.CodeNotStarted, "make an input pipe: %v", err)
-		}
-		x.cmd.FDs[0], x.stdinW = pipe[0], pipe[1]
-		openToAll(pipe[0])
-	}
-	return nil
-}
-
-// openToAll lets every user of the sandbox open a pipe again by name (/dev/stdout), which belongs to the shard's user
-// otherwise. Whoever can walk to the name in /proc has the descriptor's rights anyway. An error leaves it as it was.
-func openToAll(fd int) { _ = unix.Fchmod(fd, 0o666) }
-
-// closeTheirs closes the command's ends here; it has its own by now.
-func (x *execution) closeTheirs() {
-	fds := slices.Clone(x.cmd.FDs[:3]) // the fourth is x.state
-	slices.Sort(fds)
-	for _, fd := range slices.Compact(fds) { // a terminal is all three
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
+	x.outR, x.stdinW, err = x.cmd.Pipes(x.req.Stdin)
+	return err
 }
 
 func (x *execution) closeOurs() {

@@ -11,16 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ground makes the sandbox's groups and its root, both at once where the root isn't ready: each takes the kernel a while.
+// ground makes the sandbox's groups and its root, both at once: each takes the kernel a while.
 // With an error comes what was made, nil and -1 for the rest.
 func (b *Backend) ground(sh *shard, o *order, up upper, sl *slot) (groups *cgroup.Box, root int, err error) {
-	if sl.fits(o.kind.root) {
-		if groups, err = b.newGroups(sh, o); err != nil {
-			return nil, -1, err
-		}
-		root, err = b.takeRoot(up, o, sl)
-		return groups, root, err
-	}
 	var rootErr error
 	var wg sync.WaitGroup
 	wg.Go(func() { root, rootErr = b.takeRoot(up, o, sl) })
