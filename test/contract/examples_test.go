@@ -316,7 +316,7 @@ func unlike(name string, want, have any) string {
 // own are the members whose values belong to one run.
 func own() []string {
 	return []string{
-		"id", "sandbox", "process", "pid", "request_id", "created_at", "started_at", "ended_at", "time", "mtime", "duration_ms", "memory_bytes", "cpu_ns", "pids",
+		"id", "sandbox", "process", "pid", "request_id", "created_at", "started_at", "ended_at", "time", "mtime", "duration_ms", "memory_bytes", "cpu_ns", "pids", "paused_at", "memory_peak_bytes", "cache_bytes",
 		"size_bytes", "digest", "in_use", "cursor", "bytes", "detail", "freed_bytes", "token", "created_by", "prefix", "resource", "seq", "expires_at", "last_used_at", "client",
 	}
 }

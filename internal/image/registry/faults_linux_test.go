@@ -157,6 +157,36 @@ func TestBlobFaults(t *testing.T) {
 	}
 }
 
+// TestLayerMissing has a layer that can't be had once another is here, which is given up with it.
+func TestLayerMissing(t *testing.T) {
+	h, n := newHub(t), newNode(t, registry.Config{})
+	gone, here := pack(t, entry{"gone", noise(1000)}), pack(t, entry{"here", noise(2000)})
+	h.image("latest", arch, plain, gone, here)
+	served := make(chan struct{})
+	h.misbehave(func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case strings.HasSuffix(r.URL.Path, digest(here)):
+			defer close(served)
+			_, _ = w.Write(stored(h, r))
+		case strings.HasSuffix(r.URL.Path, digest(gone)):
+			<-served
+			waitFor(t, "the other layer to be here", func() bool { return len(unnamed(t, n.dir)) == 3 }) // and what is read goes to a third
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			return false
+		}
+		return true
+	})
+	_, _, err := n.pull(order(h, ""))
+	wantError(t, err, api.CodeNoSuchImage, "blob sha256:")
+	if open := unnamed(t, n.dir); len(open) > 0 {
+		t.Errorf("files are open: %q", open)
+	}
+	if got := n.left(); len(got) > 0 {
+		t.Errorf("left in the store: %q", got)
+	}
+}
+
 // TestPoisonedManifest is of manifests that aren't what their digest says, or what the registry says of them.
 func TestPoisonedManifest(t *testing.T) {
 	h, n := newHub(t), newNode(t, registry.Config{})
