@@ -26,7 +26,7 @@ import (
 
 // The default form is for every run of the suite. diskMB is the size of the data folder's disk.
 const (
-	defaultTime = 45 * time.Second
+	defaultTime = 40 * time.Second
 	diskMB      = 512
 )
 
