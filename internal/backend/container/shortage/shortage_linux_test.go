@@ -85,7 +85,7 @@ func TestOtherRefusalsStay(t *testing.T) {
 	typed := api.Errorf(api.CodeNoSuchImage, "no image")
 	disk := &os.PathError{Op: "mkdir", Path: "upper", Err: unix.ENOSPC}
 	for _, err := range []error{nil, typed, disk, errors.New("broken"), &spawn.Failure{NR: unix.SYS_MOUNT, Errno: unix.ENOSPC}, &spawn.Failure{NR: unix.SYS_SETRESUID, Errno: unix.EAGAIN}} {
-		if got := Refusal(err); !errors.Is(got, err) || errors.As(got, new(*api.Error)) != (err == error(typed)) {
+		if got := Refusal(err); !errors.Is(got, err) || errors.As(got, new(*api.Error)) != errors.Is(err, typed) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}
