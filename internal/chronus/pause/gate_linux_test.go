@@ -76,6 +76,9 @@ func TestNobodyIsInsideAFrozenSandbox(t *testing.T) {
 		})
 	}
 	for range 300 {
+		for n := entered.Load(); entered.Load() == n; {
+			runtime.Gosched()
+		}
 		if err := gate.Pause(t.Context(), gr); err != nil {
 			t.Fatal(err)
 		}
@@ -106,21 +109,14 @@ func TestPauseIsTakenBackWhole(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error)
 			go func() { failed <- gate.Pause(ctx, gr) }()
+			gone := make(chan struct{})
+			close(gone)
+			for gate.Enter(gone, nil) == nil { // until it meets the pause
+				gate.Leave()
+				runtime.Gosched()
+			}
 			waits := make(chan error)
-			go func() {
-				err := gate.Enter(nil, nil)
-				for err == nil { // until it meets the pause
-					gate.Leave()
-					select {
-					case <-ctx.Done():
-						waits <- nil
-						return
-					default:
-						err = gate.Enter(nil, nil)
-					}
-				}
-				waits <- err
-			}()
+			go func() { waits <- gate.Enter(nil, nil) }()
 			cancel()
 			err := <-failed
 			if _, ok := errors.AsType[*pause.BusyError](err); err == nil || ok && !busy {
