@@ -41,6 +41,7 @@ type fake struct {
 	faults map[string]error
 	calls  map[string]int // of boxes' methods, and execs
 
+	slow     chan struct{} // requests wait for it, where set
 	onFrozen func()        // called before a request is refused as to a frozen sandbox
 	hold     chan struct{} // Start, SetLimits, Pause and Resume wait for it, where set
 }
@@ -271,7 +272,7 @@ func (b *fakeBox) Stop(ctx context.Context) error {
 // serve is the aether of all sandboxes.
 func (f *fake) serve(ctx context.Context, s *aether.Stream) {
 	o := s.Open()
-	err := f.meet(ctx, o.Method)
+	err := f.meet(o.Method)
 	if err != nil {
 		s.Reset(api.AsError(err))
 		return

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,15 +26,15 @@ func (f *fake) count(what string) {
 }
 
 // meet is what happens to a request before it is served.
-func (f *fake) meet(ctx context.Context, method string) error {
+func (f *fake) meet(method string) error {
 	f.count(method)
 	err := f.fault("frozen-once")
 	if err != nil {
 		f.setFault("frozen-once", nil)
 		f.onFrozen()
 	}
-	if err == nil && f.fault("slow") != nil {
-		err = f.wait(ctx)
+	if f.slow != nil {
+		<-f.slow
 	}
 	return err
 }
@@ -198,13 +199,16 @@ func TestManyRequestsOneResume(t *testing.T) {
 
 // TestPauseThatFails goes back to running, and everybody who waited is told why.
 func TestPauseThatFails(t *testing.T) {
-	files := &failingFiles{}
+	files := &failingFiles{onSync: func(string) {}}
 	n := startNode(t, func(c *Config) { c.files = files })
 	sb := n.create(plain)
 	runs := func() {
 		t.Helper()
 		if v := n.get(sb.ID); v.State != api.StateRunning || v.PausedAt != nil || v.Reason != "" {
 			t.Errorf("%+v", v)
+		}
+		if still, err := n.fake.boxes[sb.ID].Paused(); still || err != nil {
+			t.Errorf("it stands still: %v, %v", still, err)
 		}
 		calls := n.fake.called("resume")
 		if tr := n.exec("p", sb.ID, argv("say", "hi"), nil); string(tr.stdout) != "hi" {
@@ -237,6 +241,21 @@ func TestPauseThatFails(t *testing.T) {
 	letGo()
 	n.edge.cfg.PauseTime = time.Minute
 	runs()
+
+	var states []string
+	files.onSync = func(path string) {
+		if raw, err := os.ReadFile(path); err == nil {
+			_, last, _ := strings.Cut(string(raw[bytes.LastIndexByte(raw[:len(raw)-1], '\n')+1:]), `"state":"`)
+			state, _, _ := strings.Cut(last, `"`)
+			states = append(states, state)
+		}
+	}
+	n.pause(sb.ID)
+	files.onSync = func(string) {}
+	if !slices.Equal(states, []string{"paused"}) { // and the folder
+		t.Errorf("brought to disk: %v", states)
+	}
+	n.must("sandbox.resume", sb.ID, nil, nil)
 
 	files.sync = syscall.EIO
 	fails(api.CodePauseFailed, "to disk")
@@ -283,6 +302,9 @@ func TestResumeThatFails(t *testing.T) {
 	if v := n.get(sb.ID); v.State != api.StatePaused || v.PausedAt == nil {
 		t.Errorf("%+v", v)
 	}
+	if calls := n.fake.called("resume"); calls > cap(failed)/2 { // some may have come late
+		t.Errorf("tried %d times for %d", calls, cap(failed))
+	}
 	n.fake.setFault("resume", nil)
 	n.must("sandbox.resume", sb.ID, nil, nil)
 	n.must("sandbox.stop", sb.ID, nil, nil)
@@ -311,7 +333,9 @@ func TestStopDoesntWaitForAPause(t *testing.T) {
 		if v := n.get(sb.ID); v.State != api.StateStopped || n.fake.living()[sb.ID] {
 			t.Errorf("stopped while %s: %+v", from, v)
 		}
-		wantCode(t, <-answer, api.CodeWrongState)
+		if e := wantCode(t, <-answer, api.CodeWrongState); e.RetryMS != 0 {
+			t.Errorf("it was waited for: %+v", e)
+		}
 		letGo()
 	}
 	sb := n.create(plain)
@@ -406,8 +430,7 @@ func TestPausedMeanwhile(t *testing.T) {
 func TestPauseWaitsForWhatHasJustCome(t *testing.T) {
 	n := startNode(t, nil)
 	sb := n.create(plain)
-	hold := n.held()
-	n.fake.setFault("slow", errors.New("each request is held"))
+	n.fake.slow = make(chan struct{})
 	answered := make(chan transcript, 1)
 	go func() { answered <- n.exec("p", sb.ID, argv("say", "hi"), nil) }()
 	until(t, "it has come", func() bool { return n.fake.called("exec") == 1 })
@@ -419,7 +442,7 @@ func TestPauseWaitsForWhatHasJustCome(t *testing.T) {
 		t.Error("it didn't wait")
 	case <-time.After(unheld):
 	}
-	hold()
+	close(n.fake.slow)
 	if tr := <-answered; string(tr.stdout) != "hi" {
 		t.Errorf("%+v", tr)
 	}

@@ -396,11 +396,16 @@ type failingFiles struct {
 	disk.Files
 	fail error
 	sync error
+
+	onSync func(path string)
 }
 
 func (f *failingFiles) Sync(label, path string) error {
 	if f.sync != nil {
 		return f.sync
+	}
+	if f.onSync != nil {
+		f.onSync(path)
 	}
 	return f.Files.Sync(label, path)
 }
