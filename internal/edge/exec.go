@@ -35,6 +35,9 @@ func (e *Edge) exec(ctx context.Context, s *aether.Stream, o aether.Open) error 
 	if err == nil {
 		err = e.runCommand(ctx, s, sb, &x)
 	}
+	if errors.Is(err, errGone) && s.Err() == nil {
+		err = nil // both sides had said all: that is the end, and nobody has left
+	}
 	how := result(err)
 	if err != nil && left(s, err) {
 		how = "client_left"
