@@ -19,7 +19,7 @@ func TestImagesOfNobody(t *testing.T) {
 		wantCode(t, n.call(t.Context(), as("", method, "", nil), nil), api.CodeUnauthenticated)
 		wantCode(t, n.call(t.Context(), as("p", method, "", nil), nil), api.CodeNotImplemented)
 	}
-	if methods != 5 {
-		t.Errorf("%d methods about images, want 5", methods)
+	if methods != 7 {
+		t.Errorf("%d methods about images, want 7", methods)
 	}
 }
