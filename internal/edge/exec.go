@@ -203,13 +203,14 @@ func (l *lostError) Unwrap() error { return l.cause }
 
 // lostBeforeStart is the error of a stream that ended before the aether said whether the command started.
 func lostBeforeStart(ctx context.Context, box Box, err error) error {
-	if _, typed := errors.AsType[*api.Error](err); typed {
+	gone := api.IsCode(err, api.CodeNotFound) // the aether has been told of its end already
+	if _, typed := errors.AsType[*api.Error](err); typed && !gone {
 		return err // the aether itself says that it didn't start
 	}
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case ended(box):
+	case gone || ended(box):
 		return api.Errorf(api.CodeSandboxDied, "the sandbox ended before the command was known to have started")
 	}
 	return &lostError{fmt.Errorf("the aether was lost before it said whether the command started: %w", err)}
