@@ -94,7 +94,7 @@ func New(pending []string) (*Document, error) {
 func Operations() []Operation {
 	var all []Operation
 	for _, ops := range [][]Operation{
-		sandboxOperations(), processOperations(), sessionOperations(), fileOperations(), portOperations(), imageOperations(), iamOperations(), serverOperations(),
+		sandboxOperations(), observingOperations(), processOperations(), sessionOperations(), fileOperations(), portOperations(), imageOperations(), iamOperations(), serverOperations(),
 	} {
 		all = append(all, ops...)
 	}

@@ -72,6 +72,11 @@ func sandboxOperations() []Operation {
 				api.CodeWrongState, api.CodeResumeFailed, api.CodeImpossible, api.CodeDiskFull, api.CodeUnsupportedConstraint,
 			}),
 		},
+	}
+}
+
+func observingOperations() []Operation {
+	return []Operation{
 		{
 			ID: "getUsage", Method: "GET", Path: sandboxPath + "/metrics", Tag: "observing", Summary: "What a sandbox uses",
 			Answers: answers(200, api.Usage{}, ""), Codes: codes(everywhere(), inSandbox()),

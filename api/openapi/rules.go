@@ -1,6 +1,10 @@
 package openapi
 
-import "github.com/dsec-io/dsec/api"
+import (
+	"maps"
+
+	"github.com/dsec-io/dsec/api"
+)
 
 // rule is what is true of a type or field and can't be seen in Go.
 type rule struct {
@@ -41,6 +45,12 @@ func between(low, high float64) rule { return rule{minimum: &low, maximum: &high
 // rules are keyed by TYPE, for struct types and strings of few words, and TYPE.FIELD. One that applies to nothing fails
 // a test.
 func rules() map[string]rule {
+	all := rulesOfRequests()
+	maps.Copy(all, rulesOfAnswers())
+	return all
+}
+
+func rulesOfRequests() map[string]rule {
 	const decade, year = 10 * 366 * 24 * 3600, 366 * 24 * 3600 * 1000
 	strict := rule{strict: true}
 	return map[string]rule{
@@ -86,7 +96,11 @@ func rules() map[string]rule {
 		"Size.Cols":                  between(1, 65535),
 		"SessionRequest.ID":          {pattern: `^[A-Za-z0-9_-]{1,64}$`},
 		"ProcessInput.Type":          {enum: words("stdin", "stdin_close", "signal", "resize")},
+	}
+}
 
+func rulesOfAnswers() map[string]rule {
+	return map[string]rule{
 		"Encoding":               {enum: words("utf8", "base64")},
 		"ExitStatus.ExitCode":    between(0, 255),
 		"ExitStatus.StdoutTotal": atLeast(0),

@@ -166,7 +166,7 @@ func (in *instance) startEdge(ctx context.Context) error {
 	backend, err := container.New(ctx, container.Config{
 		InstanceID: in.dir.ID, DataDir: in.dir.DataDir, RunDir: in.dir.RunDir, Images: store, IDs: ids, Cgroups: groups,
 		Logger: in.cfg.Logger, PoolSize: max(in.cfg.PoolSize, 0), Notify: in.notice, Aether: in.cfg.aether, TestHooks: in.cfg.TestHooks,
-		Faults: in.cfg.TestFaults, OrphanLimit: in.cfg.Orphans,
+		Faults: in.cfg.TestFaults, OrphanLimit: in.cfg.Orphans, Spare: in.spare,
 		NewID: func() string { return edge.NewID(home) },
 	})
 	if err != nil {

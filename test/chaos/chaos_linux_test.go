@@ -258,7 +258,7 @@ func (c *chaos) killInit() {
 		lists, _ := filepath.Glob(pattern + c.n.Instance() + "/*/" + b.id + "/cgroup.procs")
 		for _, l := range lists {
 			raw, _ := os.ReadFile(l)
-			for _, f := range strings.Fields(string(raw)) {
+			for f := range strings.FieldsSeq(string(raw)) {
 				if pid, err := strconv.Atoi(f); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
 					c.m.broke("init killed")
 					c.m.note(b, "its init is killed")

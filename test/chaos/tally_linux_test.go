@@ -45,7 +45,7 @@ func count(n *testbed.Node) (tally, error) {
 				}
 				c["cgroups"]++
 				raw, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-				for _, pid := range strings.Fields(string(raw)) {
+				for pid := range strings.FieldsSeq(string(raw)) {
 					processes[pid] = true
 					if base := filepath.Base(path); base == "self" || base == "keeper" {
 						c["descriptors of "+base] += descriptors(pid)
@@ -112,7 +112,7 @@ func open(n *testbed.Node) string {
 	seen := map[string]bool{}
 	for _, list := range append(lists, more...) {
 		raw, _ := os.ReadFile(list)
-		for _, pid := range strings.Fields(string(raw)) {
+		for pid := range strings.FieldsSeq(string(raw)) {
 			if seen[pid] {
 				continue
 			}

@@ -28,7 +28,7 @@ func initOf(t *testing.T, n *testbed.Node, id string) (pid string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, pid := range strings.Fields(string(raw)) {
+			for pid := range strings.FieldsSeq(string(raw)) {
 				if s, err := os.ReadFile("/proc/" + pid + "/status"); err == nil && strings.Contains(string(s), "\nNSpid:\t"+pid+"\t1\n") {
 					return pid
 				}

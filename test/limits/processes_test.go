@@ -112,12 +112,12 @@ func TestTerminalsAreShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(p.Stdout())
-	got := ""
+	var got strings.Builder
 	for lines.Scan() && !strings.HasPrefix(lines.Text(), "got ") {
-		got += lines.Text() + "\n"
+		got.WriteString(lines.Text() + "\n")
 	}
 	if lines.Text() != "got 255" { // and the one that it runs on
-		t.Errorf("of 1000 terminals it %s\n%s", lines.Text(), got)
+		t.Errorf("of 1000 terminals it %s\n%s", lines.Text(), got.String())
 	}
 	q, err := neighbour.Start(t.Context(), libdsec.Cmd{Shell: "tty"}, on)
 	if err != nil {
@@ -200,7 +200,7 @@ func initOf(t *testing.T, n *testbed.Node, sb *libdsec.Sandbox) (pid int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, word := range strings.Fields(string(raw)) {
+		for word := range strings.FieldsSeq(string(raw)) {
 			status, err := os.ReadFile("/proc/" + word + "/status")
 			if err != nil || !strings.Contains(string(status), "\nNSpid:\t"+word+"\t1\n") {
 				continue

@@ -203,8 +203,10 @@ func (x *box) Usage() (edge.Usage, error) {
 	if err != nil {
 		return edge.Usage{}, err
 	}
-	return edge.Usage{MemoryBytes: u.Memory - u.Cache, CacheBytes: u.Cache, PeakBytes: u.MemoryPeak, CPUNanos: u.CPU.Nanoseconds(),
-		ThrottledNanos: u.Throttled.Nanoseconds(), PIDs: u.PIDs, PIDsRefused: u.PIDsRefused, OOMKills: u.OOMKills}, nil
+	return edge.Usage{
+		MemoryBytes: u.Memory - u.Cache, CacheBytes: u.Cache, PeakBytes: u.MemoryPeak, CPUNanos: u.CPU.Nanoseconds(),
+		ThrottledNanos: u.Throttled.Nanoseconds(), PIDs: u.PIDs, PIDsRefused: u.PIDsRefused, OOMKills: u.OOMKills,
+	}, nil
 }
 
 // Stop ends the sandbox and removes everything it had.

@@ -89,8 +89,8 @@ func Perf(script io.Reader, program string, symbols *Symbols) ([]Stack, error) {
 func perfFrame(line, program string, symbols *Symbols) string {
 	address, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	symbol, file := rest, ""
-	if at := strings.Index(rest, " ("); at >= 0 {
-		symbol, file = rest[:at], strings.TrimSuffix(rest[at+2:], ")")
+	if before, after, ok := strings.Cut(rest, " ("); ok {
+		symbol, file = before, strings.TrimSuffix(after, ")")
 	}
 	if strings.HasPrefix(file, "[kernel") || file == "[guest.kernel.kallsyms]" {
 		return symbol + kernelMark

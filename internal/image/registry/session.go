@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -75,12 +76,7 @@ func (m *Remote) connect(ctx context.Context, ref reference.Reference, access ap
 }
 
 func allowed(list []string, host string) bool {
-	for _, a := range list {
-		if a == host {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(list, host)
 }
 
 // request asks for something of the repository. An answer with another status than those wanted is an error.
