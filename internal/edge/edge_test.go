@@ -191,7 +191,21 @@ func TestShortStateIsWaitedFor(t *testing.T) {
 			t.Errorf("no retry_after_ms: %+v", e)
 		}
 	}
-	n.edge.cfg.ShortWait = 10 * time.Second
+	close(hold)
+	if sb := <-created; sb.ID != id {
+		t.Errorf("created %s, listed %s", sb.ID, id)
+	}
+}
+
+func TestExecWaitsForItsSandbox(t *testing.T) {
+	n := startNode(t, nil)
+	hold := make(chan struct{})
+	n.fake.hold = hold
+	created := make(chan api.Sandbox, 1)
+	go func() { created <- n.create(plain) }()
+	var page api.SandboxList
+	until(t, "it is listed", func() bool { n.must("sandbox.list", "", nil, &page); return len(page.Items) == 1 })
+	id := page.Items[0].ID
 	out := make(chan transcript, 1)
 	go func() { out <- n.exec("p", id, argv("say", "hi"), nil) }()
 	close(hold)

@@ -199,7 +199,7 @@ func TestManyRequestsOneResume(t *testing.T) {
 
 // TestPauseThatFails goes back to running, and everybody who waited is told why.
 func TestPauseThatFails(t *testing.T) {
-	files := &failingFiles{onSync: func(string) {}}
+	files := &failingFiles{}
 	n := startNode(t, func(c *Config) { c.files = files })
 	sb := n.create(plain)
 	runs := func() {
@@ -235,33 +235,27 @@ func TestPauseThatFails(t *testing.T) {
 	fails(api.CodePauseFailed, "it won't")
 	n.fake.setFault("pause", nil)
 
-	n.edge.cfg.PauseTime = 100 * time.Millisecond
-	letGo := n.held()
-	wantCode(t, n.call(t.Context(), as("p", "sandbox.pause", sb.ID, nil), nil), api.CodePauseFailed)
-	letGo()
-	n.edge.cfg.PauseTime = time.Minute
-	runs()
-
 	var states []string
-	files.onSync = func(path string) {
+	record := func(path string) {
 		if raw, err := os.ReadFile(path); err == nil {
 			_, last, _ := strings.Cut(string(raw[bytes.LastIndexByte(raw[:len(raw)-1], '\n')+1:]), `"state":"`)
 			state, _, _ := strings.Cut(last, `"`)
 			states = append(states, state)
 		}
 	}
+	files.set(func() { files.onSync = record })
 	n.pause(sb.ID)
-	files.onSync = func(string) {}
+	files.set(func() { files.onSync = nil })
 	if !slices.Equal(states, []string{"paused"}) { // and the folder
 		t.Errorf("brought to disk: %v", states)
 	}
 	n.must("sandbox.resume", sb.ID, nil, nil)
 
-	files.sync = syscall.EIO
+	files.set(func() { files.sync = syscall.EIO })
 	fails(api.CodePauseFailed, "to disk")
-	files.sync = syscall.ENOSPC
+	files.set(func() { files.sync = syscall.ENOSPC })
 	fails(api.CodeDiskFull, "to disk")
-	files.sync = nil
+	files.set(func() { files.sync = nil })
 
 	// One that can't be let go again stands still, and that is told.
 	n.fake.setFault("pause", ErrStuck)
@@ -272,6 +266,21 @@ func TestPauseThatFails(t *testing.T) {
 	}
 	wantCode(t, n.exec("p", sb.ID, argv("say", "hi"), nil).err, api.CodeResumeFailed)
 	n.fake.setFault("resume", nil)
+	if tr := n.exec("p", sb.ID, argv("say", "hi"), nil); string(tr.stdout) != "hi" {
+		t.Errorf("%+v", tr)
+	}
+}
+
+// TestPauseThatTakesTooLong is given up, and everything goes on.
+func TestPauseThatTakesTooLong(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.PauseTime = 100 * time.Millisecond })
+	sb := n.create(plain)
+	letGo := n.held()
+	wantCode(t, n.call(t.Context(), as("p", "sandbox.pause", sb.ID, nil), nil), api.CodePauseFailed)
+	letGo()
+	if v := n.get(sb.ID); v.State != api.StateRunning || v.PausedAt != nil {
+		t.Errorf("%+v", v)
+	}
 	if tr := n.exec("p", sb.ID, argv("say", "hi"), nil); string(tr.stdout) != "hi" {
 		t.Errorf("%+v", tr)
 	}

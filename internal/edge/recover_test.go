@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -377,7 +378,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	files := &failingFiles{}
 	n := startNode(t, func(c *Config) { c.files = files })
 	sb := n.create(plain)
-	files.fail = syscall.ENOSPC
+	files.set(func() { files.fail = syscall.ENOSPC })
 	wantCode(t, n.call(t.Context(), as("p", "sandbox.create", "", encode(n.t, plain)), nil), api.CodeDiskFull)
 	if len(n.fake.living()) != 1 {
 		t.Errorf("living: %v", n.fake.living())
@@ -394,13 +395,30 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 
 type failingFiles struct {
 	disk.Files
+
+	mu   sync.Mutex // guards what follows
 	fail error
 	sync error
 
 	onSync func(path string)
 }
 
+// set changes what happens from now on.
+func (f *failingFiles) set(how func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how()
+}
+
+func (f *failingFiles) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fail
+}
+
 func (f *failingFiles) Sync(label, path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.sync != nil {
 		return f.sync
 	}
@@ -411,15 +429,15 @@ func (f *failingFiles) Sync(label, path string) error {
 }
 
 func (f *failingFiles) Write(label, path string, data []byte) error {
-	if f.fail != nil {
-		return f.fail
+	if err := f.failure(); err != nil {
+		return err
 	}
 	return f.Files.Write(label, path, data)
 }
 
 func (f *failingFiles) Append(label, path string, data []byte) error {
-	if f.fail != nil {
-		return f.fail
+	if err := f.failure(); err != nil {
+		return err
 	}
 	return f.Files.Append(label, path, data)
 }

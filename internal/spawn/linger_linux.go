@@ -1,7 +1,6 @@
 package spawn
 
 import (
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -61,7 +60,7 @@ const maxResult = ^uintptr(4095)
 //go:nosplit
 func (b *block) wait(outer uintptr) {
 	l := &b.after
-	for !atomic.CompareAndSwapInt32(&l.phase, phaseBirth, phaseOver) {
+	for !casWord(&l.phase, phaseBirth, phaseOver) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 	for {
@@ -69,7 +68,7 @@ func (b *block) wait(outer uintptr) {
 			break
 		}
 	}
-	child := atomic.LoadInt32(&b.childTID)
+	child := loadWord(&b.childTID)
 	if child <= 0 || b.failErr != 0 {
 		return
 	}
@@ -89,3 +88,11 @@ func (b *block) wait(outer uintptr) {
 		}
 	}
 }
+
+// casWord and loadWord are sync/atomic's: those call the race detector, where it is built in, and that needs a P.
+//
+//go:noescape
+func casWord(p *int32, old, new int32) bool
+
+//go:noescape
+func loadWord(p *int32) int32
