@@ -79,6 +79,20 @@ func obey(set *fault.Set, o faultOrder) {
 
 // TryFault replaces the faults of a node that was started with [Options.Faults]. A node that is down has none.
 func (n *Node) TryFault(faults ...Fault) (FaultCounts, error) {
+	return n.order(faultOrder{Clear: true, Arm: faults})
+}
+
+// Met is what has been met so far; the faults stay.
+func (n *Node) Met(t testing.TB) FaultCounts {
+	t.Helper()
+	counts, err := n.order(faultOrder{})
+	if err != nil {
+		t.Fatalf("faults: %v", err)
+	}
+	return counts
+}
+
+func (n *Node) order(o faultOrder) (FaultCounts, error) {
 	var counts FaultCounts
 	c, err := net.DialTimeout("unix", filepath.Join(n.Dir, faultSocket), startTime)
 	if err != nil {
@@ -88,7 +102,7 @@ func (n *Node) TryFault(faults ...Fault) (FaultCounts, error) {
 	if err := c.SetDeadline(time.Now().Add(startTime)); err != nil {
 		return counts, err
 	}
-	if err := json.NewEncoder(c).Encode(faultOrder{Clear: true, Arm: faults}); err != nil {
+	if err := json.NewEncoder(c).Encode(o); err != nil {
 		return counts, err
 	}
 	return counts, json.NewDecoder(c).Decode(&counts)
