@@ -47,8 +47,8 @@ func (f *specFlags) add(cmd *cobra.Command) {
 	fs.Var((*cli.Seconds)(&f.running), "max-running", "stop it when it has run for this time, which dsec sandbox extend moves")
 	fs.Var((*cli.Seconds)(&f.idle), "max-idle", "stop it when for this time no command ran, nobody was connected and it used no CPU")
 	fs.Var((*cli.Seconds)(&f.paused), "max-paused", "stop it when it was paused for this time")
-	fs.StringVar(&f.onIdle, "on-idle", "", "what --max-idle does: `stop` (default) or pause")
-	fs.StringVar(&f.onExpire, "on-expire", "", "what --max-running does: `stop` (default) or pause")
+	fs.StringVar(&f.onIdle, "on-idle", "", "what --max-idle does: `stop|pause` (default stop)")
+	fs.StringVar(&f.onExpire, "on-expire", "", "what --max-running does: `stop|pause` (default stop)")
 	ends := cobra.FixedCompletions([]string{api.ThenStop, api.ThenPause}, cobra.ShellCompDirectiveNoFileComp)
 	for _, name := range []string{"on-idle", "on-expire"} {
 		cli.Complete(cmd, name, ends)
