@@ -398,6 +398,9 @@ func suggest(name string, fields map[string]fieldShape) string {
 	if meant != "" {
 		return "did you mean " + meant + "?"
 	}
+	if len(known) == 0 {
+		return "leave it out: there are no fields here"
+	}
 	slices.Sort(known)
 	return "the fields are " + strings.Join(known, ", ")
 }

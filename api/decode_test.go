@@ -78,6 +78,10 @@ func TestDecodeHints(t *testing.T) {
 	if got := AsError(err).Hint; got != "the fields are cols, rows" {
 		t.Errorf("hint = %q", got)
 	}
+	_, err = Decode[struct{}]([]byte(`{"elephants":1}`))
+	if got := AsError(err).Hint; got != "leave it out: there are no fields here" {
+		t.Errorf("hint = %q", got)
+	}
 }
 
 func TestDecodeKeepsValues(t *testing.T) {

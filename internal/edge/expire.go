@@ -150,6 +150,9 @@ func (e *Edge) extend(ctx context.Context, sb *sandbox, want api.Extension) (any
 		return nil, wrongState(sb.id, sb.nowLocked())
 	}
 	next := *sb.rec
+	if next.State == api.StatePaused && next.Spec.OnExpire == api.ThenPause {
+		next.Life.Renew(next.Spec.TTL, uptime()) // to ask for less than its resume gives takes nothing away
+	}
 	if err := next.Life.Extend(next.Spec.TTL, uptime(), time.Duration(*want.RunningS)*time.Second); err != nil {
 		return nil, err
 	}

@@ -133,6 +133,11 @@ func TestPauseInsteadOfTheEnd(t *testing.T) {
 			t.Errorf("%s until %v, %v", woken.State, woken.ExpiresAt, err)
 		}
 		until(t, sb, api.StatePaused)
+		asked := time.Now() // for less than it gets anyway
+		if info, err = sb.ResumeFor(t.Context(), time.Second); err != nil || info.ExpiresAt.Sub(asked) < 2*time.Second {
+			t.Errorf("resumed for a second at %v: until %v, %v", asked, info.ExpiresAt, err)
+		}
+		until(t, sb, api.StatePaused)
 		info, err = sb.ResumeFor(t.Context(), time.Hour/2)
 		if d := time.Until(*info.ExpiresAt); err != nil || info.State != api.StateRunning || d < 29*time.Minute || d > 31*time.Minute {
 			t.Errorf("resumed for half an hour: %s until %v, %v", info.State, info.ExpiresAt, err)

@@ -123,6 +123,13 @@ func (r *Record) Resume(ttl api.TTL, now time.Duration, fresh bool) {
 	}
 }
 
+// Renew gives a sandbox that is paused all of ttl.running_s anew if that is over, as its resume will.
+func (r *Record) Renew(ttl api.TTL, now time.Duration) {
+	if r.Paused != 0 && r.Expired(ttl, now) {
+		r.Extra += seconds(*ttl.RunningS) - r.left(*ttl.RunningS, now)
+	}
+}
+
 // Extend makes ttl.running_s last for at least by from now on, or from the end of a pause; it never makes it shorter. It
 // can't outlast ttl.max_s. A sandbox that has no such limit needs none.
 func (r *Record) Extend(ttl api.TTL, now, by time.Duration) error {

@@ -78,6 +78,11 @@ func TestTimeOfPauses(t *testing.T) {
 				}
 				left = max(left, by)
 			},
+			"renew": func(*rapid.T) {
+				if r.Renew(ttl, now); paused && left <= 0 {
+					left = time.Duration(*ttl.RunningS) * s
+				}
+			},
 			"": func(t *rapid.T) {
 				switch due, by := r.Due(ttl); {
 				case paused != (by == ""):
