@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
@@ -25,7 +24,6 @@ const (
 )
 
 var (
-	errStalled  = errors.New("nothing came for too long")
 	errRestart  = errors.New("the registry can't go on where it broke off")
 	errTooLong  = errors.New("more bytes came than the blob has")
 	errPoisoned = errors.New("other bytes came than the digest says")
@@ -98,9 +96,7 @@ func (t *transfer) restart() {
 
 // attempt makes one request for what is missing, and takes what comes.
 func (t *transfer) attempt(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	header := http.Header{"Accept-Encoding": {"identity"}}
+	header := http.Header{"Accept-Encoding": {asBlob}}
 	want := []int{http.StatusOK}
 	if t.at > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-", t.at))
@@ -117,14 +113,8 @@ func (t *transfer) attempt(ctx context.Context) error {
 	case resp.StatusCode == http.StatusOK && t.at > 0:
 		t.restart() // all of it comes again
 	}
-	timer := time.AfterFunc(t.s.stall, func() { cancel(errStalled) })
-	defer timer.Stop()
 	for {
-		timer.Reset(t.s.stall)
 		done, err := t.take(resp.Body)
-		if err != nil && errors.Is(context.Cause(ctx), errStalled) {
-			return errStalled
-		}
 		if done || err != nil {
 			return err
 		}

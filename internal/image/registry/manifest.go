@@ -22,7 +22,8 @@ const (
 	maxManifests = 16 // that are read for one image
 	maxNested    = 3  // lists of lists
 	maxLayers    = 1000
-	maxPoisoned  = 3 // times that wrong bytes may come
+	maxPoisoned  = 3  // times that wrong bytes may come
+	maxMet       = 20 // other platforms that are told of
 )
 
 const (
@@ -243,7 +244,7 @@ func (w *search) choose(ctx context.Context, list []descriptor, depth int) (foun
 
 func (w *search) meet(os, arch, variant string) {
 	p := strings.Trim(os+"/"+arch+"/"+variant, "/")
-	if !slices.Contains(w.has, p) {
+	if len(w.has) < maxMet && !slices.Contains(w.has, p) {
 		w.has = append(w.has, p)
 	}
 }

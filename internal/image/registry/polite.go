@@ -32,6 +32,7 @@ var errPlain = errors.New("plain HTTP isn't spoken with a host that isn't this m
 type polite struct {
 	next     http.RoundTripper
 	insecure bool
+	stall    time.Duration // after which an answer that brings nothing is given up
 
 	mu        sync.Mutex // guards the rest
 	notBefore time.Time
@@ -56,15 +57,22 @@ func (p *polite) RoundTrip(first *http.Request) (*http.Response, error) {
 		if err := p.hold(ctx); err != nil {
 			return nil, err
 		}
-		req := first.Clone(ctx)
+		own, cancel := context.WithCancelCause(ctx)
+		req := first.Clone(own)
 		req.Header.Set("User-Agent", "dsec")
 		if try > 0 && first.GetBody != nil {
 			var err error
 			if req.Body, err = first.GetBody(); err != nil {
+				cancel(nil)
 				return nil, err
 			}
 		}
 		resp, err := p.next.RoundTrip(req)
+		if err != nil {
+			cancel(nil)
+		} else {
+			resp.Body = watch(own, cancel, resp, p.stall)
+		}
 		pause, again := p.judge(first, resp, err, try)
 		if !again {
 			return resp, err

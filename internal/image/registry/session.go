@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -28,7 +27,6 @@ type session struct {
 	ref    reference.Reference
 	repo   name.Repository
 	base   string // scheme and host
-	stall  time.Duration
 	polite *polite
 	client *http.Client
 	signed http.RoundTripper
@@ -54,12 +52,12 @@ func (m *Remote) connect(ctx context.Context, ref reference.Reference, access ap
 	if err != nil {
 		return nil, err
 	}
-	next := &polite{next: base, insecure: access.Insecure, patience: m.cfg.Patience}
+	next := &polite{next: base, insecure: access.Insecure, stall: m.cfg.Stall, patience: m.cfg.Patience}
 	auth := authn.Anonymous
 	if a := access.Auth; a != nil && *a != (api.RegistryAuth{}) {
 		auth = authn.FromConfig(authn.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken})
 	}
-	s := &session{ref: ref, repo: repo, stall: m.cfg.Stall, polite: next, close: base.CloseIdleConnections}
+	s := &session{ref: ref, repo: repo, polite: next, close: base.CloseIdleConnections}
 	if s.signed, err = transport.NewWithContext(ctx, repo.Registry, auth, next, scopes(repo)); err != nil {
 		s.close()
 		return nil, s.explain(err, "")
