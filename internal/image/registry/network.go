@@ -38,7 +38,13 @@ const (
 
 func near(a netip.Addr) nearness {
 	a = a.Unmap()
+	if translated.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
 	switch {
+	case slices.Contains(metadata, a):
+		return never
 	case a.IsLoopback():
 		return local
 	case a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), !a.IsValid():
@@ -50,6 +56,12 @@ func near(a netip.Addr) nearness {
 }
 
 var carrierGrade = netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, 0, 0}), 10) //nolint:gochecknoglobals // a constant
+
+// translated are the addresses by which a network of IPv6 alone reaches IPv4, which is at their end.
+var translated = netip.MustParsePrefix("64:ff9b::/96") //nolint:gochecknoglobals // a constant
+
+// metadata are addresses at which clouds tell machines their secrets that aren't link-local ones.
+var metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16")} //nolint:gochecknoglobals // constants
 
 // errAddress says that a host has an address that isn't to be talked to.
 var errAddress = errors.New("its address isn't one that a registry may send us to")

@@ -22,6 +22,8 @@ func TestNearness(t *testing.T) {
 		"192.0.2.1": public, "2001:db8::1": public, "10.1.2.3": private, "172.16.0.1": private, "192.168.1.1": private, "100.64.0.1": private,
 		"fd00::1": private, "127.0.0.1": local, "127.1.2.3": local, "::1": local, "::ffff:127.0.0.1": local, "::ffff:10.0.0.1": private,
 		"169.254.169.254": never, "fe80::1": never, "0.0.0.0": never, "::": never, "224.0.0.1": never, "::ffff:169.254.169.254": never,
+		"64:ff9b::7f00:1": local, "64:ff9b::a9fe:a9fe": never, "64:ff9b::a00:1": private, "64:ff9b::c000:201": public,
+		"fd00:ec2::254": never, "100.100.100.200": never, "168.63.129.16": never,
 	} {
 		if got := near(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("near(%s) = %d, want %d", addr, got, want)
