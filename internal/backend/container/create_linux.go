@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/linux/cgroup"
 	"github.com/dsec-io/dsec/internal/spawn"
 	"golang.org/x/sys/unix"
@@ -59,7 +60,7 @@ func (p *plan) create(watch *spawn.Watch) (int, error) {
 		_, _ = spawn.Wait(out.ChildTID)
 	}
 	if out.Failed != nil {
-		return 0, out.Failed
+		return 0, ofImage(out.Failed)
 	}
 	return 0, fmt.Errorf("the child that makes init was killed")
 }
@@ -72,6 +73,11 @@ func (p *plan) initScript(s *spawn.Script) {
 	// The root may be put on any directory that the sandbox's root may reach: nothing of the old tree stays.
 	moveMount(s, uintptr(p.root), "/dev").As("place root")
 	s.Call(unix.SYS_FCHDIR, uintptr(p.root)).As("enter root")
+	// Up to the pivot a link in the image would lead into the host's tree.
+	for _, dir := range []string{"dev", "proc", "sys"} {
+		how := s.Word(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+		s.Call(unix.SYS_OPENAT2, atFDCWD, s.String(dir), how, 24).As(imageStep + dir)
+	}
 	for _, d := range devices() {
 		p.cover(s, "nodes/"+d.name, "dev/"+d.name, false)
 	}
@@ -105,6 +111,18 @@ func (p *plan) initScript(s *spawn.Script) {
 	s.Call(unix.SYS_CLOSE_RANGE, 1, ^uintptr(0)>>32, 0).As("close_range")
 	s.Call(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, s.Word(0), 0, 8).As("sigprocmask")
 	s.Call(unix.SYS_EXECVEAT, 0, s.String(""), s.Strings([][]byte{[]byte("init")}), s.Strings(nil), unix.AT_EMPTY_PATH).As("exec init")
+}
+
+// imageStep begins the names of steps that fail where the image has something else than a directory.
+const imageStep = "use the image's /"
+
+// ofImage is the error of a step of init's, as one of the image where it is in the way.
+func ofImage(f *spawn.Failure) error {
+	path, ok := strings.CutPrefix(f.Name, imageStep)
+	if !ok {
+		return f
+	}
+	return api.FieldError(api.CodeImpossible, "image", "have the image leave it out, or make it a directory", "the image's /%s is no directory: %v", path, f.Errno)
 }
 
 const (

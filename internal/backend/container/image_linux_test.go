@@ -1,12 +1,15 @@
 package container_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/dsec-io/dsec/api"
 	"github.com/dsec-io/dsec/internal/backend/backendtest"
 	"github.com/dsec-io/dsec/internal/edge"
 	"github.com/dsec-io/dsec/internal/image"
@@ -111,6 +114,32 @@ func TestHostileImage(t *testing.T) {
 	p.Spec.Image = "broken"
 	if _, err := b2.Start(t.Context(), p); err == nil || !strings.Contains(err.Error(), "dev/null") {
 		t.Errorf("Start() with a directory in the place of /dev/null = %v", err)
+	}
+}
+
+// Devices and file systems are put into a root before it is the sandbox's: a link of the image's would lead to the host.
+func TestImageWithLinksToTheHost(t *testing.T) {
+	outside := t.TempDir()
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		if err := os.WriteFile(filepath.Join(outside, name), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, dir := range []string{"dev", "proc", "sys"} {
+		for j, to := range []string{outside, strings.Repeat("../", 20) + outside, "/proc/1/root", "etc"} {
+			h := newHost(t, fmt.Sprintf("k%dl%d%d", os.Getpid(), i, j), 0)
+			leakcheck.CheckInstance(t, h.instance)
+			h.buildImage(t, "links", imagetest.Tree{dir: {Mode: fs.ModeSymlink, Content: to}})
+			b := h.open(t)
+			b.Warm()
+			p := params("links", "p")
+			p.Spec.Image = "links"
+			_, err := b.Start(t.Context(), p)
+			if e := api.AsError(err); err == nil || e.Code != api.CodeImpossible || e.Field != "image" || !strings.Contains(e.Detail, "/"+dir) {
+				t.Errorf("Start() of an image with %s -> %s = %v", dir, to, err)
+			}
+			h.close(t, b)
+		}
 	}
 }
 
