@@ -223,6 +223,11 @@ func TestStepThatFailsIsNamedAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(empty)
+	for _, dir := range []string{"dev", "proc", "sys"} {
+		if err := unix.Mkdirat(empty, dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p := plan{node: n, userns: ns, root: empty, join: cgroup.Join{V2: -1}, hostname: "x"}
 	_, err = p.create(&spawn.Watch{})
 	if err == nil || !strings.Contains(err.Error(), "place dev/null") {
