@@ -257,7 +257,7 @@ func (c *checker) escape() error {
 	return nil
 }
 
-// hex4 reads the uXXXX of an escape.
+// hex4 reads the u of an escape and its four digits.
 func hex4(b []byte) (uint16, bool) {
 	if len(b) < 5 || b[0] != 'u' || !isHex(b[1:5]) {
 		return 0, false
